@@ -16,13 +16,12 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from itertools import groupby
 from typing import Any, BinaryIO, TypeAlias
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.results.record import RUN_SCHEMA, SCHEMA, Check, Kept
-from gradcheck_cli.results.typed import Reader, Unfit, brief, optional, record
+from gradcheck_cli.results.typed import Unfit, brief, reader
 
 Tell: TypeAlias = Callable[[str], object]
 _LARGEST, _BLOCK = 2 << 30, 1 << 20  # bytes of a file, and of it at once
@@ -53,7 +52,7 @@ def check_from_json(value: Mapping[str, Any]) -> Check:
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise UsageError(f"no result of gradcheck: {_instead(value)}")
     try:
-        check = _check_reader()(value)
+        check = reader(Check)(value)
     except Unfit as error:
         raise UsageError(f"no result of gradcheck: {error}") from None
     assert isinstance(check, Check)
@@ -87,17 +86,6 @@ def many() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-@cache
-def _check_reader() -> Reader:
-    return record(Check, {"picture": optional(_picture)})
-
-
-def _picture(value: Any) -> Any:
-    from gradcheck_cli.results.picture import Picture  # brings NumPy, which few records need
-
-    return Picture.from_json(value)
 
 
 _HELD = 1000  # records that stay in memory as they were read

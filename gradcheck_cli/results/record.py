@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, overload
 
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.results.measures import WORDS, Drawn, Health, Precision, Severed
-from gradcheck_cli.results.typed import Count, Indices, Keys, Only
+from gradcheck_cli.results.typed import Count, Indices, Keys, Only, Read
 
 if TYPE_CHECKING:
     from gradcheck_cli.results.picture import Picture
 else:
-    Picture = Drawn  # as JSON holds it: the one that is drawn brings NumPy
+
+    def _picture(value: Any) -> Any:
+        from gradcheck_cli.results.picture import Picture  # brings NumPy, which few records need
+
+        return Picture.from_json(value)
+
+    Picture = Annotated[Drawn, Read(_picture)]  # as JSON holds it
 
 SCHEMA, RUN_SCHEMA = "gradcheck.result/1", "gradcheck.run/1"
 SEVERITY = (130, 70, 2, 1, 4, 5, 6, 3, 7, 0)  # of exit codes, the worst first
@@ -444,11 +450,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """The run as `--output-format json` prints it."""
-        return {
-            "schema": RUN_SCHEMA,
-            "exit_code": self.exit_code,
-            "checks": [c.as_json() for c in self.checks],
-        }
+        return {"schema": RUN_SCHEMA, "exit_code": self.exit_code, "checks": [c.as_json() for c in self.checks]}
 
 
 def gates_from(words: Iterable[str]) -> tuple[str, ...]:

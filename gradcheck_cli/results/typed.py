@@ -1,20 +1,22 @@
-"""Fields of records as they are declared, and a reader of JSON values for each type, made once.
+"""Types of the fields of records, and for each the function that reads a JSON value, and its JSON Schema.
 
-A field is a type, with `Annotated` for what else is known of it: a text says what it holds, `Only` which values, `Keys`
-which keys.  Readers and the JSON Schema both follow from that.
+A field is a type, with `Annotated` for what else is known of it: a text describes it, `Only` limits its values, `Keys` its
+keys, `Read` reads it in another way.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from typing import (
     Annotated,
     Any,
+    NamedTuple,
     TypeAlias,
     Union,
     get_args,
@@ -26,6 +28,7 @@ from typing import (
 from gradcheck_cli.errors import shown
 
 Reader: TypeAlias = Callable[[Any], Any]
+Schema: TypeAlias = dict[str, Any]
 _NONFINITE = ("nan", "inf", "-inf")
 
 
@@ -50,6 +53,13 @@ class Keys:
     others: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The function that reads a value, in place of the one of its type."""
+
+    by: Reader
+
+
 Count: TypeAlias = Annotated[int, Only(least=0)]
 Indices: TypeAlias = tuple[Count, ...]
 
@@ -65,51 +75,38 @@ class Unfit(Exception):
         return f"{shown(''.join(reversed(self.way)).removeprefix('.'))} {self.args[0]}".lstrip()
 
 
-@cache
-def declared(kind: type) -> Mapping[str, Any]:
-    """The fields of a dataclass, or the keys of a typed dictionary, with their types."""
-    return get_type_hints(kind, include_extras=True)
+class JsonType(NamedTuple):
+    """A type as it is in JSON: `read` makes its values of JSON values, and raises Unfit."""
+
+    read: Reader
+    schema: Schema
 
 
-def required(kind: Any) -> tuple[str, ...]:
-    """The names of those that have to be there."""
-    if is_dataclass(kind):
-        return tuple(f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING)
-    return tuple(declared(kind)) if kind.__total__ else ()
-
-
-@cache
 def reader(kind: Any) -> Reader:
     """The function that makes a value of this type of a JSON value."""
+    return json_type(kind).read
+
+
+@cache
+def json_type(kind: Any) -> JsonType:
+    """The reader and the schema of a type, made once."""
     origin, inside = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _annotated(*inside)
-    if is_dataclass(kind):
-        return record(kind)  # type: ignore[arg-type]
-    if is_typeddict(kind) or origin is Mapping:
-        return _mapping(kind)
+    if is_dataclass(kind) or is_typeddict(kind):
+        return _object(kind)
+    if origin is Mapping:
+        each = json_type(inside[1])
+        return JsonType(
+            lambda value: _by_key(value, {}, each.read), {"type": "object", "additionalProperties": each.schema}
+        )
     if origin in (Union, types.UnionType):
-        return optional(reader(inside[0]))
+        some = json_type(inside[0])
+        null = {"oneOf": [some.schema, {"type": "null"}]}
+        return JsonType(lambda value: None if value is None else some.read(value), null)
     if origin is tuple:
-        return _tuple(reader(inside[0]), None if inside[1] is ... else len(inside))
-    return {str: _text, int: _integer, float: _number, bool: _claim}[kind]
-
-
-def record(kind: type, own: Mapping[str, Reader] | None = None) -> Reader:
-    """A frozen record: what has no default has to be there.  Some fields may be read in their own way."""
-    own = own or {}
-    readers = {name: own.get(name) or reader(hint) for name, hint in declared(kind).items()}
-    needed = required(kind)
-
-    def read(value: Any) -> Any:
-        return kind(**_together(_by_key(value, readers), needed))
-
-    return read
-
-
-def optional(read: Reader) -> Reader:
-    """A reader that also takes null, as None."""
-    return lambda value: None if value is None else read(value)
+        return _tuple(json_type(inside[0]), None if inside[1] is ... else len(inside))
+    return _PLAIN[kind]
 
 
 def brief(value: Any) -> str:
@@ -120,14 +117,24 @@ def brief(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _annotated(kind: Any, *known: Any) -> Reader:
-    """The reader of a type of which more is known."""
+def _annotated(kind: Any, *known: Any) -> JsonType:
+    """A type of which more is known."""
+    found = json_type(kind)
     for each in known:
-        if isinstance(each, Keys):
-            return _mapping(kind, each.together)
-        if isinstance(each, Only) and each.said:
-            return _only(each)
-    return reader(kind)
+        match each:
+            case Keys():
+                found = _keyed(found, each)
+            case Only():
+                said = {"enum": [*each.words], "pattern": each.pattern, "minimum": each.least}
+                limits = {word: value for word, value in said.items() if value not in ([], "", None)}
+                plain = {"type": "number"} if kind is float else found.schema
+                found = JsonType(_only(each) if each.said else found.read, {**plain, **limits})
+            case Read():
+                found = JsonType(each.by, found.schema)
+            case _:  # whatever stands beside a reference is ignored in draft-07
+                schema = {"allOf": [found.schema]} if "$ref" in found.schema else found.schema
+                found = JsonType(found.read, {**schema, "description": each})
+    return found
 
 
 def _only(known: Only) -> Reader:
@@ -141,28 +148,40 @@ def _only(known: Only) -> Reader:
     return read
 
 
-def _mapping(kind: Any, together: tuple[str, ...] = ()) -> Reader:
-    """Values by name; some names come together, unless there are none at all.
-
-    Keys that a typed dictionary does not know stay as they are.
-    """
-    typed = is_typeddict(kind)
-    known = {name: reader(hint) for name, hint in declared(kind).items()} if typed else {}
-    needed, other = (required(kind), _plain) if typed else ((), reader(get_args(kind)[1]))
+def _keyed(mapping: JsonType, keys: Keys) -> JsonType:
+    """A mapping of which keys are known."""
 
     def read(value: Any) -> Any:
-        given = _together(_by_key(value, known, other), needed)
-        return _together(given, together) if given else given
+        given = mapping.read(value)
+        return _together(given, keys.together) if given else given
 
-    return read
+    schema = {word: value for word, value in mapping.schema.items() if word != "additionalProperties"}
+    named = dict.fromkeys((*keys.together, *keys.others), mapping.schema.get("additionalProperties"))
+    schema["properties"] = mapping.schema.get("properties", named)
+    together = {"anyOf": [{"maxProperties": 0}, {"required": [*keys.together]}]}
+    return JsonType(read, {**schema, **together} if keys.together else schema)
 
 
-def _plain(value: Any) -> Any:
-    """Any value, as it is."""
-    return value
+def _object(kind: Any) -> JsonType:
+    """A dataclass, or a typed dictionary, in which keys that it does not know stay as they are."""
+    typed = {name: json_type(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+    readers, record = {name: each.read for name, each in typed.items()}, is_dataclass(kind)
+    if record:
+        needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    else:
+        needed = [*typed] if kind.__total__ else []
+    about, _, _ = (inspect.getdoc(kind) or "").partition("\n\n")
+    properties = {name: each.schema for name, each in typed.items()}
+    schema = {"type": "object", "description": " ".join(about.split()), "properties": properties}
+
+    def read(value: Any) -> Any:
+        given = _together(_by_key(value, readers, None if record else lambda other: other), needed)
+        return kind(**given) if record else given
+
+    return JsonType(read, {**schema, "required": needed} if needed else schema)
 
 
-def _by_key(value: Any, known: Mapping[str, Reader], other: Reader | None = None) -> dict[str, Any]:
+def _by_key(value: Any, known: Mapping[str, Reader], other: Reader | None) -> dict[str, Any]:
     """The values under the keys that are known, or under all."""
     if not isinstance(value, dict):
         raise Unfit(f"should be an object, and is {brief(value)}")
@@ -177,36 +196,24 @@ def _by_key(value: Any, known: Mapping[str, Reader], other: Reader | None = None
     return given
 
 
-def _together(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _together(given: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         if name not in given:
             raise Unfit("is missing", f".{name}")
     return given
 
 
-def _tuple(read: Reader, length: int | None) -> Reader:
-    def read_each(value: Any) -> Any:
+def _tuple(item: JsonType, length: int | None) -> JsonType:
+    def read(value: Any) -> Any:
         if not isinstance(value, list) or length not in (None, len(value)):
             raise Unfit(f"should be a list{f' of {length}' if length else ''}, and is {brief(value)}")
         try:
-            return tuple([read(each) for each in value])
+            return tuple([item.read(each) for each in value])
         except Unfit as error:
             error.way.append("[]")
             raise
 
-    return read_each
-
-
-def _text(value: Any) -> Any:
-    if not isinstance(value, str):
-        raise Unfit(f"should be text, and is {brief(value)}")
-    return value
-
-
-def _integer(value: Any) -> Any:
-    if type(value) is not int:
-        raise Unfit(f"should be an integer, and is {brief(value)}")
-    return value
+    return JsonType(read, {"type": "array", "items": item.schema})
 
 
 def _number(value: Any) -> Any:
@@ -218,7 +225,18 @@ def _number(value: Any) -> Any:
     raise Unfit(f"should be a number, and is {brief(value)}")
 
 
-def _claim(value: Any) -> Any:
-    if not isinstance(value, bool):
-        raise Unfit(f"should be true or false, and is {brief(value)}")
-    return value
+def _plain(kind: type, said: str, name: str) -> JsonType:
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise Unfit(f"should be {said}, and is {brief(value)}")
+        return value
+
+    return JsonType(read, {"type": name})
+
+
+_PLAIN: Mapping[Any, JsonType] = {
+    str: _plain(str, "text", "string"),
+    int: _plain(int, "an integer", "integer"),
+    bool: _plain(bool, "true or false", "boolean"),
+    float: JsonType(_number, {"$ref": "#/definitions/number"}),
+}
