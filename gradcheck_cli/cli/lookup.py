@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 
 import rich_click as click
 
@@ -61,6 +60,7 @@ def _explained(code: str) -> str:
     """The page of a code or topic, or the codes of a family: GC101, gc101, 101, GC1xx, ops."""
     from gradcheck_cli.errors import UsageError, did_you_mean
     from gradcheck_cli.report.explanations import FAMILIES, PAGES, TOPICS, exit_code
+    from gradcheck_cli.report.text import wrapped
 
     if (topic := code.lower().rstrip(":")) in TOPICS:
         return TOPICS[topic]
@@ -73,10 +73,7 @@ def _explained(code: str) -> str:
     page = PAGES[wanted]
     parts = [("What it means", page.meaning), ("Why it happens", page.causes), ("What to do", page.remedy)]
     head = f"{wanted}  {page.title}\n{FAMILIES[wanted[:3]][0]} (exit code {exit_code(wanted)})\n"
-    wrap = textwrap.TextWrapper(
-        78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
-    )
-    return head + "".join(f"\n{title}\n{wrap.fill(text)}\n" for title, text in parts)
+    return head + "".join("\n".join(["", title, *wrapped(text, 78), ""]) for title, text in parts)
 
 
 @click.command("schema")

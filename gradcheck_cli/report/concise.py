@@ -8,16 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import (
-    Style,
-    count,
-    name,
-    paint,
-    percent,
-    seconds,
-    short,
-    without_excerpt,
-)
+from gradcheck_cli.report.text import Style, count, name, paint, percent, seconds, short, without_excerpt
 from gradcheck_cli.results.record import ENTRY_REASONS, OUTCOMES, Check, Report
 
 WORD, CODE = "FORWARD DIFFERS", "GC404"

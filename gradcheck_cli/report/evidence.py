@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from gradcheck_cli.report.concise import given_by, headline, said_of, share_compared
@@ -13,6 +12,7 @@ from gradcheck_cli.report.text import (
     count,
     cut,
     name,
+    opened,
     paint,
     precise,
     rough,
@@ -59,8 +59,7 @@ def title_lines(check: Check, style: Style) -> Iterator[str]:
     start = f"{word} {check.code}".strip()
     pair = " / ".join(map(name, check.derivative)) + given_by(check) if check.x or check.y else ""
     text = f"{start}  {': '.join(filter(None, (pair, headline(check))))}"
-    for index, line in enumerate(each for part in clean(text).split("\n") for each in wrapped(part, style, "")):
-        yield paint(start, color, style.color) + line.removeprefix(start) if index == 0 else line
+    yield from opened(clean(text), start, color, style)
 
 
 def entry_lines(check: Check, style: Style) -> Iterator[str]:
@@ -142,10 +141,7 @@ def suspect_lines(suspect: Suspect, style: Style) -> Iterator[str]:
     yield f"  suspect    node {suspect.node}  {name(suspect.op)}{label}{f'  {flow}' if suspect.inputs else ''}"
     yield from (_INDENT + fact for fact in _own(suspect))
     for sentence in (suspect.diagnosis, *_others(suspect), _unchecked(suspect)):
-        yield from textwrap.wrap(
-            name(sentence), max(style.width, 40), initial_indent=_INDENT, subsequent_indent=_INDENT,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        yield from wrapped(name(sentence), max(style.width, 40), _INDENT, _INDENT)
 
 
 def evidence(suspect: Suspect) -> Iterator[str]:

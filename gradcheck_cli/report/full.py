@@ -8,18 +8,7 @@ from gradcheck_cli.report.concise import ended, given_by, mode_said, totals
 from gradcheck_cli.report.evidence import LEAST_NAME, entry_lines, judged_rows, suspect_lines, title_lines
 from gradcheck_cli.report.health import gate_lines, health_tables
 from gradcheck_cli.report.remarks import forward_lines, held_against, lines_below
-from gradcheck_cli.report.text import (
-    Style,
-    columns,
-    count,
-    cut,
-    name,
-    paint,
-    seconds,
-    shape,
-    upper,
-    wrapped,
-)
+from gradcheck_cli.report.text import Style, columns, count, cut, name, paint, seconds, shape, upper, wrapped
 from gradcheck_cli.results.record import Check, Report
 
 
@@ -126,9 +115,9 @@ def _details(check: Check, style: Style) -> Iterator[str]:
 
 def _paragraphs(check: Check, style: Style) -> Iterator[str]:
     if text := ended(check):
-        yield from wrapped(text, style)
+        yield from wrapped(text, style.width)
     for note in (*check.remarks, *(check.missed if style.verbosity > 0 else ())):
-        yield from wrapped(name(note), style)
+        yield from wrapped(name(note), style.width)
 
 
 def _of_two_models(shown: Sequence[Check], style: Style) -> str:
@@ -138,7 +127,7 @@ def _of_two_models(shown: Sequence[Check], style: Style) -> str:
     parts = [[*_two_headers(shown[0], style)]]
     if compared:
         parts += [judged_rows(compared, ("compared",), lambda free: [(_label(c, free),) for c in compared], style)]
-    parts += [[line for note in common for line in wrapped(name(note), style)]]
+    parts += [[line for note in common for line in wrapped(name(note), style.width)]]
     parts += [[*_differences(c, common, style)] for c in shown]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n\n"
 
@@ -173,7 +162,7 @@ def _differences(check: Check, common: Sequence[str], style: Style) -> Iterator[
     yield from title_lines(check, style)
     yield from entry_lines(check, style)
     for note in own:
-        yield from wrapped(name(note), style)
+        yield from wrapped(name(note), style.width)
     if check.suspect is not None:
         yield from ("", *suspect_lines(check.suspect, style))
     if check.status == "fail" and check.needed.get("rtol"):

@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.report.text import Style, columns, count, cut, name, paint, percent, precise, shape, short, table
+from gradcheck_cli.report.text import Style, count, cut, name, opened, percent, precise, shape, short, table, wrapped
 from gradcheck_cli.results.measures import Health, Layer, Precision, Spot
 from gradcheck_cli.results.record import Check
 
@@ -71,9 +70,9 @@ def health_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
     """The health of one check's gradients in a sentence; gradients that are wrong are left out."""
     told = [c for c in checks if c.status in ("pass", "severed", "inconclusive") and c.entries and health_of(c)]
     if told:
-        yield from _wrapped(_LABEL, ", ".join(_facts(told)), style)
+        yield from wrapped(", ".join(_facts(told)), style.width, _LABEL, _SPACE)
     if text := precision_text(told):
-        yield from _wrapped("  precision  ", text, style)
+        yield from wrapped(text, style.width, "  precision  ", _SPACE)
 
 
 def gate_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
@@ -81,9 +80,7 @@ def gate_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
     for check in checks:
         if check.at_health:
             text = f"GATE  d {name(check.y)} / d {name(check.x)}: {gate_text(check)}"
-            first, *rest = _wrapped("", text, style, "  ")
-            yield paint("GATE", "red", style.color) + first.removeprefix("GATE")
-            yield from rest
+            yield from opened(text, "GATE", "red", style)
 
 
 def gate_text(check: Check) -> str:
@@ -104,11 +101,11 @@ def health_tables(checks: Sequence[Check], style: Style) -> Iterator[str]:
         if health is None:
             continue
         title = f"Health of d {name(check.y)} / d {name(check.x)}: "
-        yield from _wrapped("", title + ", ".join(figures(check)), style, "  ")
+        yield from wrapped(title + ", ".join(figures(check)), style.width, "")
         yield from layer_table(health.layers, style)
         if health.depth > len(health.layers):
             yield f"... {health.depth - len(health.layers)} more layers"
-        yield from (line for fact in findings(health) for line in _wrapped("  ", fact, style, "    "))
+        yield from (line for fact in findings(health) for line in wrapped(fact, style.width, "  ", "    "))
 
 
 def layer_table(layers: Sequence[Layer], style: Style) -> list[str]:
@@ -116,7 +113,7 @@ def layer_table(layers: Sequence[Layer], style: Style) -> list[str]:
     if not layers:
         return []
     cells = [_cells(layer) for layer in layers]
-    numbers = [max(columns(row[i]) for row in [_HEAD, *cells]) for i in (0, 2, 3, 4, 5, 6)]
+    numbers = [max(len(row[i]) for row in [_HEAD, *cells]) for i in (0, 2, 3, 4, 5, 6)]
     free = max(12, style.width - sum(numbers) - 2 * 6)
     rows = [_HEAD] + [(row[0], cut(row[1], free), *row[2:]) for row in cells]
     return table(rows, "><>>>>>")
@@ -198,10 +195,3 @@ def _flow(health: Health) -> str:
     where = f", most at {spelled(health.steepest.spot, brief=True)}" if words and health.steepest is not None else ""
     told = f": {words[0]}{where}" if words else ""
     return f"gradient norm first/last layer {health.ratio:.2g} ({count(health.depth, 'layer')}){told}"
-
-
-def _wrapped(label: str, text: str, style: Style, indent: str = _SPACE) -> list[str]:
-    return textwrap.wrap(
-        text, style.width, initial_indent=label, subsequent_indent=indent, break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip

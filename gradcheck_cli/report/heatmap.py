@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradcheck_cli.graph import Array
-from gradcheck_cli.report.text import Style, columns, cut, name, paint, shape
+from gradcheck_cli.report.text import Style, cut, name, paint, shape, wrapped
 from gradcheck_cli.results.picture import Standing, Tile, shrunk, size_of, standing_of, starts
 from gradcheck_cli.results.record import Check
 
@@ -127,7 +127,7 @@ def section(check: Check, style: Style) -> str:
     tile = check.picture.tile
     body = _images(check, tile, style) if len(tile.sizes) == 3 else _matrix(check, tile, style)
     title = f"{derivative(check)}: relative error, {cells(check, tile)}"
-    return "\n".join([*_wrapped(title, style.width, "heatmap  ", " " * 9), *body]) + "\n\n"
+    return "\n".join([*wrapped(title, style.width, "heatmap  ", " " * 9), *body]) + "\n\n"
 
 
 def _matrix(check: Check, tile: Tile, style: Style) -> Iterator[str]:
@@ -225,15 +225,4 @@ def _legend(levels: Array, tile: Tile, style: Style) -> Iterator[str]:
     each = [-(-size // cells) for size, cells in zip(tile.sizes, levels.shape, strict=True)]
     if max(each) > 1:
         worst = f"each character is the worst of up to {' x '.join(map(str, each))} entries"
-        yield from _wrapped(worst, style.width, "  ", "  ")
-
-
-def _wrapped(text: str, width: int, first: str, others: str) -> Iterator[str]:
-    """A sentence in lines of a width in columns, each behind its indent; what has no space stays whole."""
-    line = ""
-    for word in text.split(" "):
-        if line and columns(first + line) + 1 + columns(word) > width:
-            yield first + line
-            first, line = others, ""
-        line += f" {word}" if line else word
-    yield first + line
+        yield from wrapped(worst, style.width)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from gradcheck_cli.checks.inspection import Inspection, TensorFacts
-from gradcheck_cli.report.text import Style, count, cut, name, paint, shape, table
+from gradcheck_cli.report.text import Style, count, cut, name, paint, shape, table, wrapped
 from gradcheck_cli.results.record import sizes_said
 
 _ROLES = {
@@ -48,13 +47,13 @@ def _known(tensor: TensorFacts) -> str:
 
 def _facts(found: Inspection, style: Style) -> Iterator[str]:
     operators = ", ".join(f"{name(op)} {number}" for op, number in found.operators.items())
-    yield from _wrapped("operators", operators, style)
+    yield from _titled("operators", operators, style)
     if found.init_targets:
-        yield from _wrapped("init", ", ".join(map(name, found.init_targets)), style)
+        yield from _titled("init", ", ".join(map(name, found.init_targets)), style)
     if found.updates:
-        yield from _wrapped("updates", ", ".join(f"{name(k)} by {name(v)}" for k, v in found.updates.items()), style)
+        yield from _titled("updates", ", ".join(f"{name(k)} by {name(v)}" for k, v in found.updates.items()), style)
     if found.dims:
-        yield from _wrapped("dims", name(sizes_said(found.dims, found.notes)), style)
+        yield from _titled("dims", name(sizes_said(found.dims, found.notes)), style)
 
 
 def _blocked(found: Inspection, style: Style) -> Iterator[str]:
@@ -62,13 +61,13 @@ def _blocked(found: Inspection, style: Style) -> Iterator[str]:
         what = "cannot be computed" if each.lacks == "forward" else "has no gradient"
         told = f"; it stops {', '.join(map(name, each.stops[:4]))}{' ...' if len(each.stops) > 4 else ''}"
         stops = told if each.stops else ""
-        yield from _wrapped(paint("blocked", "yellow", style.color), f"{name(each.where)} {what}{stops}", style)
+        yield from _titled("blocked", f"{name(each.where)} {what}{stops}", style, warns=True)
 
 
 def _severed(found: Inspection, style: Style) -> Iterator[str]:
     for each in found.severed if style.verbosity > 0 else found.severed[:_CUT]:
         text = f"d {name(each.y)}/d {name(each.x)}: {name(each.sentence)}"
-        yield from _wrapped(paint("severed", "yellow", style.color), text, style)
+        yield from _titled("severed", text, style, warns=True)
     if len(found.severed) > _CUT and style.verbosity < 1:
         yield f"... {len(found.severed) - _CUT} more, -v"
 
@@ -99,11 +98,9 @@ def _label(tensor: str, sizes: Sequence[int], width: int) -> str:
     return f"{cut(name(tensor), max(8, width - len(shape(sizes)) - 1))} {shape(sizes)}"
 
 
-def _wrapped(title: str, words: str, style: Style) -> list[str]:
-    lines = textwrap.wrap(words, style.width - 11, break_long_words=False, break_on_hyphens=False)
-    return [
-        (f"{title}{' ' * max(2, 11 - len(title))}" if i == 0 else f"{'':11}") + line for i, line in enumerate(lines)
-    ]
+def _titled(title: str, words: str, style: Style, *, warns: bool = False) -> list[str]:
+    lines = wrapped(words, style.width, f"{title:11}", " " * 11)
+    return [line.replace(title, paint(title, "yellow", warns and style.color), i == 0) for i, line in enumerate(lines)]
 
 
 def _spell(seconds: float) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gradcheck_cli.ops.facts import FORWARD, GRADIENT, OperatorFacts
-from gradcheck_cli.report.text import table
+from gradcheck_cli.report.text import table, wrapped
 
 _HEAD = ("operator", "forward", "gradient", "versions", "dtypes", "kinks")
 _LEGEND = [
@@ -19,6 +18,7 @@ _LEGEND = [
 ]
 _CLASSES = {"float": ("float", "bfloat"), "int": ("int", "uint"), "bool": ("bool",), "complex": ("complex",)}
 _WORDS = {tuple(_CLASSES): "any", ("float", "int", "bool"): "real"}
+_WIDTH = 79
 _PARTS = "as the operators it is composed of"
 
 
@@ -31,18 +31,17 @@ def listing(found: Sequence[OperatorFacts]) -> str:
         parts.append([domain, *rows] if domain else rows)
     parts.append([_summary(found), *(f"  {word:14}{meaning}" for word, meaning in _LEGEND)])
     renamed = ", ".join(f"{f.full_name} ({f.read_as})" for f in found if f.read_as)
-    parts.append(["Read as something else:", *_wrapped(renamed, "  ")])
+    parts.append(["Read as something else:", *wrapped(renamed, _WIDTH)])
     if unknown := ", ".join(f.full_name for f in found if not f.known):
-        parts.append(["Not known, so that a check stops there:", *_wrapped(unknown, "  ")])
+        parts.append(["Not known, so that a check stops there:", *wrapped(unknown, _WIDTH)])
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
 def page(facts: OperatorFacts) -> str:
     """The page of one operator."""
-    lines = [facts.full_name, *(_wrapped(facts.does, "  ") if facts.does else [])]
+    lines = [facts.full_name, *wrapped(facts.does, _WIDTH)]
     for title, text in _facts(facts):
-        first, *rest = _wrapped(text, f"{'':16}")
-        lines += [f"  {title:14}{first.strip()}", *rest]
+        lines += wrapped(text, _WIDTH, f"  {title:14}", " " * 16)
     return "\n".join(lines) + "\n"
 
 
@@ -81,10 +80,6 @@ def _facts(facts: OperatorFacts) -> Iterator[tuple[str, str]]:
         yield f"input {index}", f"{name}{fixed}: {', '.join(dtypes)}"
     for name, value in facts.attributes.items():
         yield "attribute", f"{name} = {_shown(value)}"
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, 79, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _shown(value: object) -> str:

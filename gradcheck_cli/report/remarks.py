@@ -7,26 +7,15 @@ left to `-v`.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from gradcheck_cli.report.concise import CODE, WORD
 from gradcheck_cli.report.health import health_lines
-from gradcheck_cli.report.text import (
-    Style,
-    clean,
-    count,
-    cut,
-    name,
-    paint,
-    percent,
-    short,
-    wrapped,
-)
+from gradcheck_cli.report.text import Style, clean, count, cut, name, opened, percent, short, wrapped
 from gradcheck_cli.results.record import BranchCounts, Check
 
 _SHOWN = 5  # of one table
-_LABEL = "  note       "
+_LABEL, _SPACE = "  note       ", " " * 13
 _ELSEWHERE = re.compile(  # by the line on what was given, by the header, by the last lines, or by whoever asked for it
     r"by their names |differences instead of the complex step|as in TensorFlow: |values of .* for "
     r"|--straight-through has no effect",
@@ -79,10 +68,7 @@ def remark_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
             about.setdefault(note, []).append(check)
     for note, some in [*about.items()][:_SHOWN]:
         pair = "" if len(some) == len(checks) else f"{' / '.join(map(name, some[0].derivative))}: "
-        yield from textwrap.wrap(
-            f"{pair}{name(note)}", style.width, initial_indent=_LABEL, subsequent_indent=" " * len(_LABEL),
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        yield from wrapped(f"{pair}{name(note)}", style.width, _LABEL, _SPACE)
     if len(about) > _SHOWN:
         yield f"{_LABEL}{count(len(about) - _SHOWN, 'more note')}: see -v"
 
@@ -123,16 +109,13 @@ def _ranges(checks: Sequence[Check], style: Style) -> Iterator[str]:
 def forward_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
     """A paragraph for each y whose forward run differs."""
     for text, color in dict.fromkeys(_paragraph(check) for check in checks):
-        for index, line in enumerate(each for part in text.split("\n") for each in wrapped(part, style, "") if text):
-            yield paint(WORD, color, style.color) + line.removeprefix(WORD) if index == 0 else line
+        yield from opened(text, WORD, color, style)
 
 
 def _refusals(checks: Sequence[Check], style: Style) -> Iterator[str]:
     """A line that onnxruntime does not take the model, and why."""
     for text in dict.fromkeys(_refusal(check) for check in checks if check.forward.get("refused")):
-        yield from textwrap.wrap(
-            text, style.width, initial_indent=f"  {'forward':10} ", subsequent_indent=" " * 13, break_on_hyphens=False
-        )
+        yield from wrapped(text, style.width, "  forward    ", _SPACE)
 
 
 def held_against(check: Check) -> str:
@@ -170,7 +153,7 @@ def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
     for mode in _NAMES:
         some = [check for check in checks if check.mode == mode and (check.status != "fail" or check.chosen)]
         if some:
-            yield from textwrap.wrap(_sentence(mode, some), style.width, subsequent_indent="  ", break_on_hyphens=False)
+            yield from wrapped(_sentence(mode, some), style.width, "")
     hidden = [check for check in checks if check.mode == "full" and check.status == "pass" and "of" in check.power]
     if hidden:  # another evaluator of y rounds
         worst = max(hidden, key=_weakness)

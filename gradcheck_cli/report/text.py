@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from urllib.parse import quote
@@ -112,12 +111,23 @@ def seconds(duration: float) -> str:
     return f"{minutes}m {rest:02d}s" if minutes < 120 else f"{minutes // 60}h {minutes % 60:02d}m"
 
 
-def wrapped(text: str, style: Style, indent: str = "  ") -> list[str]:
-    """A sentence in lines of the report's width; what has no space stays whole."""
-    return textwrap.wrap(
-        text, style.width, initial_indent=indent, subsequent_indent="  ", break_long_words=False,
-        break_on_hyphens=False, expand_tabs=False, replace_whitespace=False,
-    )  # fmt: skip
+def wrapped(text: str, width: int, first: str = "  ", others: str = "  ") -> list[str]:
+    """A sentence in lines of a width in columns, each behind its indent; a word that is longer stays whole."""
+    lines, line = [], ""
+    for word in text.split(" "):
+        start = others if lines else first
+        if line and columns(start + line) + 1 + columns(word) > width:
+            lines.append(f"{start}{line}".rstrip())
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    return [*lines, (others if lines else first) + line] if text.strip() else []
+
+
+def opened(text: str, start: str, color: str, style: Style) -> Iterator[str]:
+    """The wrapped lines of a text, the start of the first one in a color."""
+    for index, line in enumerate(each for part in text.split("\n") for each in wrapped(part, style.width, "")):
+        yield paint(start, color, style.color) + line.removeprefix(start) if index == 0 else line
 
 
 def table(rows: Sequence[Sequence[str]], align: str, least: Sequence[int] = ()) -> list[str]:
