@@ -84,40 +84,47 @@ def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
     return [label(*p[0], widths[0]) for p in pairs], [label(*p[1], widths[1]) for p in pairs]
 
 
-def _details(check: Check, style: Style) -> Iterator[str]:
-    """Details of one record; nothing for one that passed, unless asked for."""
-    if check.status == "pass" and style.verbosity < 1:
+def _details(check: Check, style: Style, common: Sequence[str] = ()) -> Iterator[str]:
+    """Details of one record, without notes that are `common` to all; nothing for one that passed, unless asked for.
+
+    Where two models were compared, a note of its own is worth telling of one that passed too.
+    """
+    notes = [*check.remarks, *(check.missed if style.verbosity > 0 else ())]
+    notes = [ended(check), *(note for note in notes if note not in common)]
+    passed = check.status in ("pass", "waived") and not any(notes) if check.of_two_models else check.status == "pass"
+    if passed and style.verbosity < 1:
         return
     yield from title_lines(check, style)
-    if check.status in ("fail", "inconclusive") or check.entries.get("kink_ok"):
+    if check.of_two_models or check.status in ("fail", "inconclusive") or check.entries.get("kink_ok"):
         yield from entry_lines(check, style)
-    yield from _paragraphs(check, style)
+    for note in notes:
+        yield from wrapped(name(note), style.width)
     if check.suspect is not None:
-        yield ""
-        yield from suspect_lines(check.suspect, style)
+        yield from ("", *suspect_lines(check.suspect, style))
     if check.status == "fail" and check.needed.get("rtol"):
         yield f"  would pass only with --rtol {upper(check.needed['rtol'])}"
-    if check.status in ("inconclusive", "severed") and not check.passes:
+    if check.status in ("inconclusive", "severed") and not (check.passes or check.of_two_models):
         from gradcheck_cli.report.explanations import PAGES
 
         if check.code in PAGES and (hint := PAGES[check.code].hint):
             yield f"  try        {hint}"
     if style.verbosity > 0:
-        tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"
-        yield f"  method     {name(f'{mode_said(check)}, {check.method}')}; {tolerance}; {count(check.points, 'point')}"
-    if style.verbosity > 0 and check.forward:
-        yield f"  forward    {held_against(check)}"
-    if style.verbosity > 0 and check.coloring:
-        yield f"  coloring   {count(check.coloring['rows'], 'row')} in {count(check.coloring['colors'], 'group')}"
+        yield from _method(check)
     if check.reproduce and check.status not in ("pass", "waived") and not check.passes:
         yield f"  reproduce  {name(check.reproduce)}"
 
 
-def _paragraphs(check: Check, style: Style) -> Iterator[str]:
-    if text := ended(check):
-        yield from wrapped(text, style.width)
-    for note in (*check.remarks, *(check.missed if style.verbosity > 0 else ())):
-        yield from wrapped(name(note), style.width)
+def _method(check: Check) -> Iterator[str]:
+    """The facts on the way in which a pair was checked, for `-v`."""
+    if check.of_two_models:
+        yield f"  tolerance  rtol {check.rtol:.2g}, atol {check.atol:.2g}"
+        return
+    tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"
+    yield f"  method     {name(f'{mode_said(check)}, {check.method}')}; {tolerance}; {count(check.points, 'point')}"
+    if check.forward:
+        yield f"  forward    {held_against(check)}"
+    if check.coloring:
+        yield f"  coloring   {count(check.coloring['rows'], 'row')} in {count(check.coloring['colors'], 'group')}"
 
 
 def _of_two_models(shown: Sequence[Check], style: Style) -> str:
@@ -128,7 +135,7 @@ def _of_two_models(shown: Sequence[Check], style: Style) -> str:
     if compared:
         parts += [judged_rows(compared, ("compared",), lambda free: [(_label(c, free),) for c in compared], style)]
     parts += [[line for note in common for line in wrapped(name(note), style.width)]]
-    parts += [[*_differences(c, common, style)] for c in shown]
+    parts += [[*_details(c, style, common)] for c in shown]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n\n"
 
 
@@ -152,22 +159,3 @@ def _label(check: Check, width: int) -> str:
     free = max(2 * LEAST_NAME, width - len(sizes) - 8)
     first = min(columns(y), max(free // 2, free - columns(x)))
     return f"d {cut(y, first)} / d {cut(x, free - first)} {sizes}"
-
-
-def _differences(check: Check, common: Sequence[str], style: Style) -> Iterator[str]:
-    """Details of one comparison; nothing for one that passed, unless asked for or worth a note."""
-    own = [note for note in check.remarks if note not in common]
-    if check.status in ("pass", "waived") and style.verbosity < 1 and not own:
-        return
-    yield from title_lines(check, style)
-    yield from entry_lines(check, style)
-    for note in own:
-        yield from wrapped(name(note), style.width)
-    if check.suspect is not None:
-        yield from ("", *suspect_lines(check.suspect, style))
-    if check.status == "fail" and check.needed.get("rtol"):
-        yield f"  would pass only with --rtol {upper(check.needed['rtol'])}"
-    if style.verbosity > 0:
-        yield f"  tolerance  rtol {check.rtol:.2g}, atol {check.atol:.2g}"
-    if check.reproduce and check.status not in ("pass", "waived"):
-        yield f"  reproduce  {name(check.reproduce)}"

@@ -13,17 +13,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from typing import (
-    Annotated,
-    Any,
-    NamedTuple,
-    TypeAlias,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Annotated, Any, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from gradcheck_cli.errors import shown
 
