@@ -96,7 +96,7 @@ class Checker:
         if is_elsewhere(self.given):
             return None
         with suppress(GradcheckError):  # said where it is checked
-            return bounds_of(task, self._layers(task))
+            return bounds_of(self._layers(task), task)
         return None
 
     def _apart(self, task: Task, bounds: Bounds) -> tuple[Check, ...]:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import rich_click as click
 
 from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.checks.diff.two_models import compare
-from gradcheck_cli.checks.isolation import Bounds, possible
 from gradcheck_cli.checks.isolation import run as isolated
 from gradcheck_cli.cli.baseline import gates_of
 from gradcheck_cli.cli.config import settings_above
-from gradcheck_cli.cli.limits import limits, time_limit
+from gradcheck_cli.cli.limits import bounds_of, time_limit
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.reproduce import chosen_sizes, quoted, typed
@@ -32,7 +31,6 @@ from gradcheck_cli.points.dims import sizes_given
 from gradcheck_cli.results.record import COMPARISON, Check, ModelInfo, Report
 from gradcheck_cli.settings import options_at
 
-T = TypeVar("T")
 _OF_FILES = ("x_shape", "dim", "test_data", "val_range", "points", "seed", "memory_limit", "jobs", "timeout")
 _USUAL = {"points": 3}  # that a weight does not matter at one of them says little
 
@@ -44,8 +42,9 @@ def run(first: str, second: str, given: Mapping[str, Any], ctx: click.Context) -
     of_files = {n: above[n] for n in _OF_FILES if n in above}  # tolerances and outputs there are those of checks
     layers = [_seeded(of_files), _seeded(given)]
     output = Output(given)
+    call, bounds = partial(_checks, first, second, name, layers, ctx), bounds_of(layers)
     try:
-        checks = _bounded(layers, partial(_checks, first, second, name, layers, ctx))
+        checks = call() if bounds is None else isolated(call, bounds)
     except (GradcheckError, MemoryError) as error:
         ours = exhausted(error) if isinstance(error, MemoryError) else error
         if output.for_people and not output.writes:
@@ -59,14 +58,6 @@ def run(first: str, second: str, given: Mapping[str, Any], ctx: click.Context) -
     finally:  # a report that cannot be written is no reason to keep the results back
         output.end(report)
     return report.exit_code
-
-
-def _bounded(layers: Sequence[Mapping[str, Any]], call: Callable[[], T]) -> T:
-    """The result of a call, in a process of its own where there are limits on time or memory."""
-    timeout, memory = limits(layers)
-    if (timeout is None and memory is None) or not possible():
-        return call()
-    return isolated(call, Bounds(timeout, allowed(memory)))
 
 
 def _checks(

@@ -92,10 +92,11 @@ def limits(layers: Sequence[Mapping[str, Any]]) -> tuple[float | None, int | Non
     return _last(layers, "timeout"), _last(layers, "memory_limit")
 
 
-def bounds_of(task: Task, layers: Sequence[Mapping[str, Any]]) -> Bounds | None:
-    """Bounds of the process of a task; None for a task that needs no process of its own."""
+def bounds_of(layers: Sequence[Mapping[str, Any]], task: Task | None = None) -> Bounds | None:
+    """Bounds of a process of its own; None where there are no limits and no task, of a large model, that needs it."""
     timeout, memory = limits(layers)
-    if (timeout is None and memory is None and not _large(task, layers)) or not hasattr(os, "fork"):
+    large = timeout is not None or memory is not None or (task is not None and _large(task, layers))
+    if not (large and hasattr(os, "fork")):
         return None
     from gradcheck_cli.checks.isolation import Bounds  # where one is needed
 

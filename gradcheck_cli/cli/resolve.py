@@ -40,20 +40,15 @@ _SPECIAL = re.compile(r"(?<![\w.\"'])(nan|inf|infinity)(?![\w.\"'])", re.IGNOREC
 
 
 def array_of(text: str) -> Array:
-    """The array that VALUE or @FILE[:KEY] means."""
-    return _from_file(text[1:], _read) if text.startswith("@") else written(text)
+    """The array that VALUE or @FILE[:KEY] means: a number or nested lists of numbers, nan, inf and complex ones too."""
+    if text.startswith("@"):
+        return _from_file(text[1:])
+    return _numbers(_loaded(text), f"{text!r} is no number and no list of numbers")
 
 
 def value_of(text: str, declared: TensorType) -> Any:
     """The meaning of VALUE or @FILE[:KEY] for strings, a sequence, an optional or a map: lists, null, mappings."""
-    if text.startswith("@"):
-        return _from_file(text[1:], lambda path, key: _read_value(path, key, declared))
-    return _typed(_loaded(text), declared, repr(text))
-
-
-def written(text: str) -> Array:
-    """A number or nested lists of numbers, nan, inf and complex ones included."""
-    return _numbers(_loaded(text), f"{text!r} is no number and no list of numbers")
+    return _from_file(text[1:], declared) if text.startswith("@") else _typed(_loaded(text), declared, repr(text))
 
 
 def _loaded(text: str) -> Any:
@@ -89,10 +84,14 @@ def _complex_where_needed(value: Any) -> Any:
     return complex(value.replace(" ", "")) if isinstance(value, str) else value
 
 
-def _from_file(given: str, read: Callable[[str, str | None], Any]) -> Any:
-    path, key = _path_and_key(given)
+def _from_file(given: str, declared: TensorType | None = None) -> Any:
+    """The content of FILE or FILE:KEY, a path that may have colons of its own; without a declared type numbers."""
+    path, colon, key = given.rpartition(":")
+    whole = not colon or os.path.exists(given) or not os.path.exists(path)
+    path, chosen = (given, None) if whole else (path, key)
     try:
-        return read(path, key)
+        value = _content(path, chosen, declared)
+        return value if declared is None else _typed(value, declared, path)
     except (GradcheckError, MemoryError):
         raise
     except OSError as error:
@@ -101,25 +100,29 @@ def _from_file(given: str, read: Callable[[str, str | None], Any]) -> Any:
         raise UsageError(f"{shown(path)} cannot be read as an array: {error}") from None
 
 
-def _path_and_key(given: str) -> tuple[str, str | None]:
-    """FILE or FILE:KEY; a path may have colons of its own."""
-    path, colon, key = given.rpartition(":")
-    if not colon or os.path.exists(given) or not os.path.exists(path):
-        return given, None
-    return path, key
-
-
-def _read(path: str, key: str | None) -> Array:
+def _content(path: str, key: str | None, declared: TensorType | None) -> Any:
+    """The value in a file; the arrays of a .npz are a sequence in their order, where one is declared."""
     from gradcheck_cli.formats.arrays import Npz, read_npy  # few options name files
 
     suffix = os.path.splitext(path)[1].lower()
     if suffix == ".npz":
         arrays = Npz(path)
-        return arrays[_chosen(path, list(arrays), key)]
+        every = declared is not None and declared.kind == "sequence" and key is None
+        return [*arrays.values()] if every else arrays[_chosen(path, list(arrays), key)]
     if suffix == ".json":
-        return _from_json(path, key)
+        value = json.loads(content(path, _LARGEST))
+        if declared is not None and key is None:
+            return value
+        if isinstance(value, dict):
+            return _numbers(value[_chosen(path, list(value), key)], f"{path} holds no numbers")
+    if suffix == ".pb" and declared is not None:
+        from gradcheck_cli.formats.onnx.read import read_value
+
+        return read_value(path, declared)
     if key is not None:
         raise UsageError(f"{path} holds a single array; leave out the key {key!r}")
+    if suffix == ".json":
+        return _numbers(value, f"{path} holds no numbers")
     if suffix == ".npy":
         return read_npy(path)
     if suffix == ".pb":
@@ -127,31 +130,6 @@ def _read(path: str, key: str | None) -> Array:
 
         return read_tensor(path)
     raise UsageError(f"{path} is neither .npy, .npz, .pb nor .json")
-
-
-def _read_value(path: str, key: str | None, declared: TensorType) -> Any:
-    """The content of a file for a value other than a tensor of numbers; arrays of a .npz are a sequence in their order."""
-    suffix = os.path.splitext(path)[1].lower()
-    if suffix == ".pb":
-        from gradcheck_cli.formats.onnx.read import read_value
-
-        return read_value(path, declared)
-    if suffix == ".npz" and key is None and declared.kind == "sequence":
-        from gradcheck_cli.formats.arrays import Npz
-
-        return _typed([*Npz(path).values()], declared, path)
-    if suffix == ".json" and key is None:
-        return _typed(json.loads(content(path, _LARGEST)), declared, path)
-    return _typed(_read(path, key), declared, path)
-
-
-def _from_json(path: str, key: str | None) -> Array:
-    value = json.loads(content(path, _LARGEST))
-    if isinstance(value, dict):
-        value = value[_chosen(path, list(value), key)]
-    elif key is not None:
-        raise UsageError(f"{path} holds a single array; leave out the key {key!r}")
-    return _numbers(value, f"{path} holds no numbers")
 
 
 def _chosen(path: str, names: list[str], key: str | None) -> str:

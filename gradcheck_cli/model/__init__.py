@@ -130,9 +130,7 @@ class Model:
         return sampled.shape
 
     def _declared_shape(self, name: str) -> tuple[Dim, ...] | None:
-        if name in self.graph.constants:
-            return tuple(self.graph.constants[name].shape)
-        shape = self.graph.types.get(name, TensorType()).shape
+        shape = self.declared(name).shape
         return None if shape is None else tuple(self.dims.get(d, d) if isinstance(d, str) else d for d in shape)
 
     @property
@@ -142,20 +140,19 @@ class Model:
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """The declared dtype of a tensor, or that of the sample run."""
-        declared = self.declared_dtype(name)
+        declared = self.declared(name).dtype
         return self._sampled(name).dtype if declared is None else declared
 
-    def declared_dtype(self, name: str) -> np.dtype[Any] | None:
-        """The dtype that the file declares for a tensor; None if it declares none."""
-        if name in self.graph.constants:
-            return self.graph.constants[name].dtype
-        declared = self.graph.types.get(name)
-        return None if declared is None else declared.dtype
+    def declared(self, name: str) -> TensorType:
+        """The type that the file declares for a value; that of a constant is the type of its array."""
+        if (value := self.graph.constants.get(name)) is not None:
+            return TensorType(value.dtype, value.shape)
+        return self.graph.types.get(name, TensorType())
 
     def kind(self, name: str) -> str:
         """The kind of a value, as far as it is known: "tensor", "sequence", "optional" or "map"."""
         if name in self.graph.types or name in self.graph.constants:
-            return self.graph.types.get(name, TensorType()).kind
+            return self.declared(name).kind
         tape = self.sample()
         made = tape.containers.get(name) if isinstance(tape, Tape) else None
         return "tensor" if made is None else type(made).__name__.lower()

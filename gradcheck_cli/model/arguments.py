@@ -10,7 +10,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Array, TensorType, is_inexact
+from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.graph.containers import typed
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.model.call_options import described, shape
@@ -88,19 +88,14 @@ def feeds(model: Model, value: Mapping[Any, Any] | None, argument: str) -> dict[
 
 
 def _fed(model: Model, name: str, value: Any, argument: str) -> Any:
-    declared = model.graph.types.get(name, TensorType())
+    declared, argument = model.declared(name), f"{argument}[{name!r}]"
     if declared.kind != "tensor":
-        return typed(value, declared, f"{argument}[{name!r}]")
-    return np.asarray(value, object) if declared.dtype == object else _array(model, name, value, argument)
-
-
-def _array(model: Model, name: str, value: Any, argument: str) -> Array:
-    array = held(model, name, numbers(value, f"{argument}[{name!r}]"), f"{argument}[{name!r}]")
-    shape = model.graph.types[name].shape if name in model.graph.types else None
-    if name in model.graph.constants:
-        shape = model.graph.constants[name].shape
-    if shape is not None and array.ndim and not fits(array.shape, shape):
-        raise UsageError(f"{argument}[{name!r}] has shape {list(array.shape)}; the tensor has {_shape(shape)}.")
+        return typed(value, declared, argument)
+    if declared.dtype == object:
+        return np.asarray(value, object)
+    array = held(model, name, numbers(value, argument), argument)
+    if declared.shape is not None and array.ndim and not fits(array.shape, declared.shape):
+        raise UsageError(f"{argument} has shape {list(array.shape)}; the tensor has {_shape(declared.shape)}.")
     return array
 
 

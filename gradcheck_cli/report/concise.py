@@ -44,15 +44,18 @@ def line(check: Check, style: Style) -> str:
     """One check on one line."""
     word, color, rest = said_of(check)
     code = f" {check.code}" if check.code and check.status != "waived" else ""
-    gate = f"; {gate_text(check)}" if check.at_health else ""
     told = " ".join(filter(None, (paint(word + code, color, style.color), rest.strip(), outcome(check))))
-    return f"{subject(check)}: {'; '.join(filter(None, (told + gate, forward_text(check))))}"
+    return f"{subject(check)}: {'; '.join(filter(None, (told, gate_text(check), forward_text(check))))}"
 
 
 def subject(check: Check) -> str:
     """net.onnx: d loss/d input."""
-    pair = f": {'/'.join(map(name, check.derivative))}{given_by(check)}" if check.x or check.y else ""
-    return f"{name(check.check)}{pair}"
+    return ": ".join(filter(None, (name(check.check), pair_said(check))))
+
+
+def pair_said(check: Check, mark: str = "/") -> str:
+    """d loss/d input, and who gave that gradient; nothing for a model that could not be read."""
+    return mark.join(map(name, check.derivative)) + given_by(check) if check.x or check.y else ""
 
 
 def outcome(check: Check) -> str:
@@ -65,10 +68,8 @@ def _found(check: Check) -> str:
         return expectation(check)
     if check.message:
         return name("  ".join(without_excerpt(check.message.removeprefix(f"{check.code}: "))))
-    if check.nodes and check.status == "fail":
-        return f"{headline(check)}, max rel err {short(check.max_rel_err)}"
-    if check.nodes and check.status == "pass":
-        return f"{share_compared(check)}, max rel err {short(check.max_rel_err)}"
+    if check.nodes and check.status in ("fail", "pass"):
+        return f"{headline(check) or share_compared(check)}, max rel err {short(check.max_rel_err)}"
     checked, failed = check.entries.get("checked", 0), check.entries.get("failed", 0)
     if check.status == "fail":
         return f"{failed}/{checked} {compared(check)} differ, max rel err {short(check.max_rel_err)}"

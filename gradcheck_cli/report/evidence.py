@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gradcheck_cli.report.concise import given_by, headline, said_of, share_compared
+from gradcheck_cli.report.concise import headline, pair_said, said_of, share_compared
 from gradcheck_cli.report.text import (
     Style,
     clean,
@@ -57,9 +57,8 @@ def title_lines(check: Check, style: Style) -> Iterator[str]:
     """The verdict on a row and its reason, on as many lines as it takes."""
     word, color, _ = said_of(check)
     start = f"{word} {check.code}".strip()
-    pair = " / ".join(map(name, check.derivative)) + given_by(check) if check.x or check.y else ""
-    text = f"{start}  {': '.join(filter(None, (pair, headline(check))))}"
-    yield from opened(clean(text), start, color, style)
+    said = ": ".join(filter(None, (pair_said(check, " / "), headline(check))))
+    yield from opened(clean(f"{start}  {said}"), start, color, style)
 
 
 def entry_lines(check: Check, style: Style) -> Iterator[str]:

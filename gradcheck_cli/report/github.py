@@ -33,9 +33,8 @@ def _line(check: Check) -> str:
     """PASS net.onnx: d loss/d input  192 entries, max rel err 2.2e-14: no name begins it, so none is a command."""
     said, _, rest = said_of(check)
     word = " ".join(filter(None, (said, check.code if check.status not in ("pass", "waived") else "", rest.strip())))
-    gate = f"; {gate_text(check)}" if check.at_health else ""
-    gate += f"; {forward_text(check)}" if check.forward_differs else ""
-    return (f"{word} {subject(check)}  {outcome(check)}".rstrip() + gate).replace("##[", "## [")
+    told = f"{word} {subject(check)}  {outcome(check)}".rstrip()
+    return "; ".join(filter(None, (told, gate_text(check), forward_text(check)))).replace("##[", "## [")
 
 
 def _annotations(report: Report, level: str) -> Iterator[str]:
@@ -51,20 +50,18 @@ def _annotations(report: Report, level: str) -> Iterator[str]:
 
 def forward_annotation(check: Check) -> str:
     """The workflow command for a forward run that differs."""
-    said = "\n".join([forward_reason(check), *([check.reproduce] if check.reproduce else [])])
-    return f"::error {_place(check)}title={_property(f'{CODE} {subject(check)}')}::{_data(said[:_LONGEST])}"
+    return _command("error", check, CODE, forward_reason(check), check.reproduce)
 
 
 def annotation(check: Check) -> str:
     """The workflow command that annotates a check."""
-    title = f"{check.code} {subject(check)}".strip()
-    gate = [gate_text(check)] if check.at_health else []
-    message = "\n".join([outcome(check), *gate, *check.notes, *([check.reproduce] if check.reproduce else [])])
-    return f"::{_level(check)} {_place(check)}title={_property(title)}::{_data(message[:_LONGEST])}"
+    return _command(_level(check), check, check.code, outcome(check), gate_text(check), *check.notes, check.reproduce)
 
 
-def _place(check: Check) -> str:
-    return "" if places.is_url(path := places.path(check)) else f"file={_property(path)},"
+def _command(level: str, check: Check, code: str, *lines: str) -> str:
+    place = "" if places.is_url(path := places.path(check)) else f"file={_property(path)},"
+    title = _property(f"{code} {subject(check)}".strip())
+    return f"::{level} {place}title={title}::{_data(chr(10).join(filter(None, lines))[:_LONGEST])}"
 
 
 def _level(check: Check) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gradcheck_cli.report.concise import given_by, mode_said, share_compared
+from gradcheck_cli.report.concise import mode_said, share_compared
 from gradcheck_cli.report.health import health_of, precision_text
 from gradcheck_cli.report.remarks import held_against, power_lines
 from gradcheck_cli.report.text import Style, count, name, rough, seconds
@@ -182,11 +182,6 @@ def _in_full(suspect: Suspect, operators: Iterable[str]) -> str:
     """The operator of a suspect as its model has it, with its domain."""
     short = suspect.part_of or suspect.op
     return next((op for op in operators if op == short or op.endswith(f".{short}")), short)
-
-
-def label_of(check: Check) -> str:
-    """The derivative that a check is about: d loss / d input; nothing for a model that could not be read."""
-    return " / ".join(map(name, check.derivative)) + given_by(check) if check.x or check.y else ""
 
 
 _WHOLE = Style(width=1 << 30)  # sentences on one line: pages wrap by themselves

@@ -26,13 +26,14 @@ from gradcheck_cli.report.concise import (
     headline,
     not_judged,
     outcome,
+    pair_said,
     share_compared,
 )
 from gradcheck_cli.report.evidence import NUMBERS, SLOPES, by_y, evidence, headings, row, sides
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.health import figures, findings, gate_text
 from gradcheck_cli.report.html import page_facts
-from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, PagedModel, counted, label_of, outcome_of
+from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, PagedModel, counted, outcome_of
 from gradcheck_cli.results.record import Check
 
 _SHOWN = 20  # worst entries of a pair
@@ -117,7 +118,7 @@ def _names(labels: Sequence[str]) -> str:
 
 
 def _label(check: Check, longest: int = 120) -> str:
-    return _name(label_of(check) or check.check, longest)
+    return _name(pair_said(check, " / ") or check.check, longest)
 
 
 def _headline(check: Check, longest: int = 2000) -> str:
