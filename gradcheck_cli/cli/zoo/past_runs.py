@@ -1,4 +1,4 @@
-"""What runs of a zoo have found: `gradcheck zoo status`, `gradcheck zoo report`, and `gradcheck zoo merge`."""
+"""Runs of a zoo that were done: `gradcheck zoo status`, `gradcheck zoo report`, and `gradcheck zoo merge`."""
 
 from __future__ import annotations
 

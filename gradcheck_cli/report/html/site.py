@@ -35,7 +35,7 @@ from gradcheck_cli.report.html.page_facts import (
     ordered,
     outcome_of,
 )
-from gradcheck_cli.report.html.templating import asset, page, parts
+from gradcheck_cli.report.html.templating import HEIGHT, WIDTH, asset, page, parts
 from gradcheck_cli.report.plot.panels import draw_curve, draw_heat
 from gradcheck_cli.report.text import name
 from gradcheck_cli.results.record import Check, Report
@@ -109,13 +109,12 @@ _SECTIONS, _CHECKS = 200, 1000  # most models and checks that a single page tell
 _DRAWN, _DRAWN_EACH = 30, 3  # checks with pictures: of the whole report, of one model
 
 
-class Shown(NamedTuple):
-    """A picture where a page finds it."""
+class Drawing(NamedTuple):
+    """One picture: a word for its kind, a sentence that describes it, and its bytes."""
 
-    src: str
+    kind: str
     says: str
-    width: int
-    height: int
+    png: bytes
 
 
 class ReportData:
@@ -147,12 +146,16 @@ class ReportData:
             "notes": [name(note) for note in self.report.notes],
         }
 
+    def drawings(self, model: PagedModel, index: int) -> Iterator[Drawing]:
+        """The pictures of a check, if it is one of those that get pictures."""
+        return drawings(model.checks[index - 1]) if (model.slug, index) in self.pictured else iter(())
+
     def operators(self) -> dict[str, Any]:
         """The tables of operators: those that are why something did not pass, and the others."""
         rows = by_operator(self.models)
         involved, others = [r for r in rows if r.involved], [r for r in rows if not r.involved]
-        more = max(len(involved) - _OPERATORS, 0) + max(len(others) - _OPERATORS, 0)
-        return {"operators": involved[:_OPERATORS], "others": others[:_OPERATORS], "more": more}
+        shown = {"operators": involved[:_OPERATORS], "others": others[:_OPERATORS]}
+        return {**shown, "more": len(rows) - sum(map(len, shown.values()))}
 
     def rows(self, links: InFolder | OnPage) -> dict[str, str]:
         """The rows of the table of models, by slug: in every order the same."""
@@ -172,15 +175,11 @@ def folder(report: Report) -> Iterator[tuple[str, bytes]]:
         for name_, text in _tables(site, rows, order, top, look):
             yield name_, text.encode()
     for model in site.models:
-        pairs, files = [], list[tuple[str, bytes]]()
+        pairs = []
         for index, check in enumerate(model.checks, 1):
-            shown = []
-            for drawing in _drawings(site, model, index):
-                file = f"model/{model.slug}-{index}-{drawing.kind}.png"
-                files.append((file, drawing.png))
-                shown.append(Shown(below.up + file, drawing.says, WIDTH, HEIGHT))
-            pairs.append((check, index, shown))
-        yield from files
+            drawn = {f"model/{model.slug}-{index}-{each.kind}.png": each for each in site.drawings(model, index)}
+            yield from ((file, each.png) for file, each in drawn.items())
+            pairs.append((check, index, [(below.up + file, each.says) for file, each in drawn.items()]))
         yield f"model/{model.slug}.html", page(
             "model.html", title=f"{name(model.name[:200])}: {model.outcome.word}", links=below, section="Models",
             model=model, pairs=pairs, **look,
@@ -199,7 +198,7 @@ def single(report: Report) -> str:
     style, script = asset("style.css"), asset("single.js")
     sections = [
         Markup(page("model.part.html", links=links, model=model, pairs=[
-            (check, index, [Shown(_data(d.png), d.says, WIDTH, HEIGHT) for d in _drawings(site, model, index)])
+            (check, index, [(_data(each.png), each.says) for each in site.drawings(model, index)])
             for index, check in enumerate(model.checks, 1)
         ]))
         for model in told
@@ -271,11 +270,6 @@ def _pictured(models: Iterable[PagedModel]) -> Iterator[tuple[str, int]]:
             yield model.slug, index
 
 
-def _drawings(site: ReportData, model: PagedModel, index: int) -> Iterator[Any]:
-    if (model.slug, index) in site.pictured:
-        yield from drawings(model.checks[index - 1])
-
-
 def _told(models: Sequence[PagedModel]) -> list[PagedModel]:
     """The models that a single page tells of in full."""
     found, checks = list[PagedModel](), 0
@@ -296,16 +290,7 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-_SIZE, _DPI = (5.6, 4.2), 160  # inches, dots an inch: sharp on screens with two dots a pixel
-WIDTH, HEIGHT = (round(inches * _DPI) for inches in _SIZE)
-
-
-class Drawing(NamedTuple):
-    """One picture: which kind, as a word for its file, what it shows, in words, and its bytes."""
-
-    kind: str
-    says: str
-    png: bytes
+_DPI = 160  # dots an inch: sharp on screens with two dots a pixel
 
 
 def drawings(check: Check) -> Iterator[Drawing]:
@@ -322,7 +307,7 @@ def drawings(check: Check) -> Iterator[Drawing]:
 
 def _png(draw: Callable[[Figure], None]) -> bytes:
     with plot.own_settings():
-        figure, file = Figure(figsize=_SIZE), BytesIO()
+        figure, file = Figure(figsize=(WIDTH / _DPI, HEIGHT / _DPI)), BytesIO()
         figure.set_layout_engine("constrained")
         draw(figure)
         figure.savefig(file, format="png", dpi=_DPI, metadata={"Software": "gradcheck"})

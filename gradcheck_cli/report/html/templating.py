@@ -36,6 +36,7 @@ from gradcheck_cli.report.html import page_facts
 from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, PagedModel, counted, outcome_of
 from gradcheck_cli.results.record import Check
 
+WIDTH, HEIGHT = 896, 672  # pixels of a picture
 _SHOWN = 20  # worst entries of a pair
 _NO_LETTERS = "".join(chr(plane << 16 | last) for plane in range(1, 15) for last in (0xFFFE, 0xFFFF))
 _TURNING = re.compile(  # controls, marks of direction, what has no width, halves, private letters, and what is none
@@ -90,7 +91,8 @@ def _environment() -> Environment:
         "healths": page_facts.healths, "bars": page_facts.bars,
         "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
     }  # fmt: skip
-    found.globals |= {"codes": PAGES, "quiet": QUIET, "orders": ORDERS, "version": VERSION, "written": _written()}
+    found.globals |= {"codes": PAGES, "quiet": QUIET, "orders": ORDERS, "version": VERSION, "written": _written(),
+                      "width": WIDTH, "height": HEIGHT}  # fmt: skip
     return found
 
 
