@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import rich_click as click
@@ -136,16 +137,13 @@ class Checker:
             settings = replace(settings, pictures=self.pictures)
             settings, others = _others(source, settings, self.given, limited=memory is not None)
             request = {"source": source, "settings": settings, "listen": self.progress,
-                       "see": self._seen_by(keeper), "elsewhere": others}  # fmt: skip
+                       "see": partial(self._seen, keeper), "elsewhere": others}  # fmt: skip
             yield request, {*source.dims, *settings.dims, *sizes_given(source.graph, settings)}
 
-    def _seen_by(self, keeper: Keeper) -> Callable[[int, Point], None]:
-        def see(index: int, point: Point) -> None:
-            keeper.see(index, point)
-            if self.see is not None:
-                self.see(index, point)
-
-        return see
+    def _seen(self, keeper: Keeper, index: int, point: Point) -> None:
+        keeper.see(index, point)
+        if self.see is not None:
+            self.see(index, point)
 
     def _layers(self, task: Task) -> list[Mapping[str, Any]]:
         """The sources of settings of one task, from the weakest to the strongest."""

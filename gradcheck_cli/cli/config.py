@@ -96,7 +96,7 @@ def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Conte
             problems.append(_problem(file, text, key, _BY_HAND))
             continue
         try:
-            found[name] = _KNOWN[name].type_cast_value(ctx, _from(file.parent, name, _typed(_KNOWN[name], value)))
+            found[name] = _KNOWN[name].type_cast_value(ctx, _typed(name, value, file.parent))
         except (click.BadParameter, ValueError, OSError, RuntimeError) as error:  # links may lead in circles
             reason = error.message if isinstance(error, click.BadParameter) else str(error)
             problems.append(_problem(file, text, key, f"{key}: {reason}"))
@@ -105,25 +105,19 @@ def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Conte
     return found
 
 
-def _typed(param: click.Parameter, value: Any) -> Any:
-    """A value as it would be typed on the command line."""
+def _typed(name: str, value: Any, folder: Path) -> Any:
+    """A value as it would be typed on the command line; paths are seen from the folder of the file, and stay there."""
+    param, kind = _KNOWN[name], OPTIONS[name].kind
     if isinstance(value, bool):
         if not (isinstance(param, click.Option) and param.is_flag):
             raise ValueError(f"{str(value).lower()} is not expected here.")
         return value
-    if getattr(param, "multiple", False):
-        return _several("=" if OPTIONS[param.name or ""].kind in _BY_EQUALS else ":", value)
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _from(folder: Path, name: str, given: Any) -> Any:
-    """A value whose paths are seen from the folder of the file that it stands in, and stay there."""
-    kind = OPTIONS[name].kind
+    if not getattr(param, "multiple", False):
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        return _in(folder, text) if kind in _PATHS and text not in ("auto", "none") else text
     if kind in _BY_EQUALS:
-        return [_value_from(folder, text) for text in given]
-    if kind == "reports":
-        return [_in(folder, path) for path in given]
-    return _in(folder, given) if kind in _PATHS and given not in ("auto", "none") else given
+        return [_value_from(folder, text) for text in _several("=", value)]
+    return [_in(folder, text) if kind == "reports" else text for text in _several(":", value)]
 
 
 def _value_from(folder: Path, text: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
@@ -26,16 +26,11 @@ if TYPE_CHECKING:
     from gradcheck_cli.graph import Array
     from gradcheck_cli.model import Model
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _METHODS = {"add-n": "ADD_N", "tree": "EXPERIMENTAL_TREE", "accumulate-n": "EXPERIMENTAL_ACCUMULATE_N"}
 
 OUTPUT = click.RichOption(
     ["-o", "--output"], required=True, metavar="OUT", type=click.Path(), help="The ONNX file to write."
 )
-
-
-def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
-    return click.option(*names, multiple=True, type=Text(), **more)
 
 
 @click.command(
@@ -48,11 +43,11 @@ def _many(*names: str, **more: Any) -> Callable[[_F], _F]:
 @click.argument("models", nargs=1, required=True, metavar="MODEL", type=click.Path())
 @click.option("--jvp", is_flag=True, help="Tangents of y instead, for tangents of x that are inputs of the file.")
 @click.option("--hvp", is_flag=True, help="Second derivatives times a vector instead, which is an input for each x.")
-@_many("--grad-ys", metavar="ones|inputs|Y=G",
-       help="Initial gradients: ones, inputs of the file, or for a y a tensor, a number or @FILE.")  # fmt: skip
+@click.option("--grad-ys", multiple=True, type=Text(), metavar="ones|inputs|Y=G",
+              help="Initial gradients: ones, inputs of the file, or for a y a tensor, a number or @FILE.")  # fmt: skip
 @click.option("--name", default="gradients", metavar="SCOPE", help="Added nodes stand under this name.")
-@_many("--stop-gradients", metavar="NAME", shell_complete=complete_tensor,
-       help="Do not differentiate through this tensor.")  # fmt: skip
+@click.option("--stop-gradients", multiple=True, type=Text(), metavar="NAME", shell_complete=complete_tensor,
+              help="Do not differentiate through this tensor.")  # fmt: skip
 @click.option(
     "--aggregation", type=OneOf(tuple(_METHODS)), default="add-n", help="How gradients of a tensor are added."
 )
@@ -119,13 +114,11 @@ def _added(model: Model, options: Mapping[str, Any]) -> Derivatives:
     from gradcheck_cli.export.derivatives import derivatives
 
     xs, ys = _targets(model, options)
-    zeros = options["unconnected"] == "zero"
     how = {
+        **{name: options[name] for name in ("gate", "colocate")},
         "scope": scope_of(options["name"]),
         "aggregate": aggregate_of(AggregationMethod[_METHODS[options["aggregation"]]]),
-        "gate": options["gate"],
-        "colocate": options["colocate"],
-        "zeros": zeros,
+        "zeros": options["unconnected"] == "zero",
         "stop": _known(model, options["stop_gradients"]),
     }
     initial = _initial(model, ys, options["grad_ys"])
@@ -187,8 +180,8 @@ def _initial(model: Model, ys: Sequence[str], given: Sequence[str]) -> Any:
 def _said(model: Model, output: str, added: Derivatives, written: Written) -> Iterator[str]:
     """The sentence that tells which file was written, and how to run it."""
     graph = written.graph
-    nodes = len(graph.nodes)
-    yield f"{output}  {nodes} nodes, {written.added} of them added{_size_of(output)}"
+    beside = f", weights in {os.path.basename(output)}.data" if os.path.exists(f"{output}.data") else ""
+    yield f"{output}  {len(graph.nodes)} nodes, {written.added} of them added{beside}"
     for kind, names in (("output", added.results.values()), ("input", added.inputs.values())):
         yield from (f"  {kind:7} {name} {graph.types[name]}" for name in names)
     if written.open_dims:
@@ -198,9 +191,3 @@ def _said(model: Model, output: str, added: Derivatives, written: Written) -> It
     feeds = ", ".join(f"{name!r}: ..." for name in graph.free_inputs)
     first = next(iter(added.results.values()), graph.outputs[0])
     yield f"  run     onnxruntime.InferenceSession({output!r}).run([{first!r}], {{{feeds}}})"
-
-
-def _size_of(output: str) -> str:
-    """The place of the weights, if they are not in the file."""
-    beside = f"{output}.data"
-    return f", weights in {os.path.basename(beside)}" if os.path.exists(beside) else ""

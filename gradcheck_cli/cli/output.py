@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from gradcheck_cli.cli import note
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.report import FORMATS, Format, format_of, parts, write
+from gradcheck_cli.report import FORMATS, format_of, parts, write
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Pictures
@@ -24,8 +24,8 @@ class Output:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.format = FORMATS[options.get("output_format", "full")]
         self.reports: Sequence[str] = options.get("report", ())
-        self.style = style_of(options)
-        self.shows = "show" in options
+        self.style, self.shows = style_of(options), "show" in options
+        self.for_people = self.format.for_people
         self._pieces = self.format.load() if self.format.streamed else None
         self._summary = ""
         if self.format.workflow:
@@ -37,13 +37,10 @@ class Output:
             from gradcheck_cli.report.plot import require_matplotlib
 
             require_matplotlib()
-        for form in self._files:
+        files = [*filter(None, map(format_of, self.reports))]
+        for form in files:
             form.require()
-
-    @property
-    def for_people(self) -> bool:
-        """True if people read errors on stderr, so that an error needs no record of its own."""
-        return self.format.for_people
+        self._illustrated = any(form.pictured for form in files)
 
     def section(self, checks: tuple[Check, ...], show: int | None = None) -> None:
         """The records of one check that has ended; `show` is what its spec says, if nobody said more."""
@@ -52,32 +49,18 @@ class Output:
             self.put(self._pieces.section(checks, style))
 
     @property
-    def draws(self) -> bool:
-        """True if pictures of all checks were asked for."""
-        return self.heatmap or bool(self.plot)
-
-    @property
     def pictures(self) -> Pictures:
         """The checks that have to keep the data of pictures: some formats show pictures of what is wrong."""
-        return "all" if self.draws else "wrong" if self._illustrated else "none"
+        return "all" if self.heatmap or self.plot else "wrong" if self._illustrated else "none"
 
     def kept(self, check: Check) -> Check:
         """A record with as much of its picture's data as is needed until the end."""
-        wanted = self._illustrated and check.picture is not None and check.status != "pass"
-        return replace(check, picture=check.picture.small if wanted and check.picture is not None else None)
-
-    @property
-    def _illustrated(self) -> bool:
-        return any(form.pictured for form in self._files)
-
-    @property
-    def _files(self) -> list[Format]:
-        """The formats of the files, by their suffixes."""
-        return [form for form in map(format_of, self.reports) if form is not None]
+        wanted = check.picture if self._illustrated and check.status != "pass" else None
+        return replace(check, picture=wanted and wanted.small)
 
     def draw(self, checks: tuple[Check, ...]) -> None:
         """Pictures of checks that have ended: beside what people read, a figure a check."""
-        if not self.draws:
+        if not (self.heatmap or self.plot):
             return
         from gradcheck_cli.report import heatmap, plot  # bring what pictures are made of
 
@@ -131,10 +114,9 @@ class Output:
         for path in self.reports:
             try:
                 write(path, report, style, form)
-            except OSError as error:
-                failed.append(UsageError(f"--report {path} cannot be written: {error.strerror or error}"))
-            except UsageError as error:
-                failed.append(error)
+            except (OSError, UsageError) as error:
+                reason = f"--report {path} cannot be written: {getattr(error, 'strerror', None) or error}"
+                failed.append(error if isinstance(error, UsageError) else UsageError(reason))
         if self._summary:
             from gradcheck_cli.report.markdown import add_summary
 
@@ -149,12 +131,11 @@ class Output:
 def style_of(options: Mapping[str, Any]) -> Style:
     """Colors and width of the terminal; plain and 80 columns where there is none."""
     terminal = sys.stdout.isatty()
-    verbosity = options.get("verbose", 0) - options.get("quiet", 0)
     return Style(
         color=colored(options.get("color", "auto"), terminal),
         width=shutil.get_terminal_size().columns if terminal else 80,
         show=options.get("show", 3),
-        verbosity=verbosity,
+        verbosity=options.get("verbose", 0) - options.get("quiet", 0),
         ascii=not _shows_blocks(sys.stdout),
         health=bool(options.get("health")),
     )

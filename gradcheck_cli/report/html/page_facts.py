@@ -190,13 +190,6 @@ _DIGITS = 16  # of a digest: as many as one compares
 Fact = tuple[str, str]
 
 
-class Bar(NamedTuple):
-    """A layer with the length of the bar that stands for its gradient's size, from 0 to 100."""
-
-    layer: Layer
-    length: float
-
-
 def of_run(report: Report, models: Sequence[PagedModel]) -> Iterator[Fact]:
     """The pairs that were checked, and the method."""
     checks = report.checks
@@ -247,13 +240,13 @@ def of_check(check: Check) -> Iterator[Fact]:
     yield "Saved as", check.bundle or ""
 
 
-def bars(health: Health) -> list[Bar]:
-    """The layers of a gradient, with bars by the order of magnitude of its size."""
+def bars(health: Health) -> list[tuple[Layer, float]]:
+    """The layers of a gradient, each with the length from 0 to 100 of a bar for the order of magnitude of its size."""
     sizes = [math.log10(layer.norm) for layer in health.layers if 0 < layer.norm < math.inf]
     high = max(sizes, default=0.0)
     low = min(min(sizes, default=0.0), high - _DECADES)
     low -= 0.1 * (high - low)
-    return [Bar(layer, _length(layer.norm, low, high)) for layer in health.layers]
+    return [(layer, _length(layer.norm, low, high)) for layer in health.layers]
 
 
 def healths(model: PagedModel) -> list[tuple[Check, Health]]:
