@@ -22,10 +22,20 @@ _Key: TypeAlias = tuple[str, str]  # model and id: checks of several specs may b
 
 
 class Known(NamedTuple):
-    """The failures of a record: status, code and cut of the gradient, and a forward run that differed."""
+    """The failures of a record: status, code and cut of the gradient, and a forward run that differed.
 
-    outcome: _Outcome | None
-    forward: bool
+    Those that an earlier baseline waived are among them; a waiver of a spec is the spec's own.
+    """
+
+    outcome: _Outcome | None = None
+    forward: bool = False
+
+    @classmethod
+    def of(cls, check: Check) -> Known:
+        waiver = (check.waiver or {}) if (check.waiver or {}).get("baseline") else {}
+        status = waiver.get("status", "fail") if waiver and check.status == "waived" else check.status
+        outcome = None if status in _FINE else (status, check.code, _cut(check))
+        return cls(outcome, check.forward_differs or bool(waiver.get("forward")))
 
 
 @dataclass(slots=True)
@@ -48,7 +58,7 @@ class Baseline:
         from gradcheck_cli.results import read_results
 
         try:
-            return cls(path, {_key(check): Known(_outcome(check), _differed(check)) for check in read_results(path)})
+            return cls(path, {_key(check): Known.of(check) for check in read_results(path)})
         except UsageError as error:
             raise UsageError(f"--baseline {error}") from None
 
@@ -71,7 +81,7 @@ class Baseline:
         return check.waived({"status": check.status, **waiver}) if self.covers(check) else check
 
     def _of(self, check: Check) -> Known:
-        return self.known.get(_key(check), Known(None, False))
+        return self.known.get(_key(check), Known())
 
     def _repaired(self, check: Check) -> bool:
         """True if a check or its forward run failed in the baseline and does so no longer."""
@@ -97,20 +107,6 @@ def _cut(check: Check) -> tuple[tuple[str, str, str], ...]:
     return tuple((s.op, s.name, s.inside) for s in check.severed.cut) if check.severed is not None else ()
 
 
-def _outcome(check: Check) -> _Outcome | None:
-    """The failures of a record, those included that an earlier baseline waived; a waiver of a spec is the spec's own."""
-    waiver = check.waiver or {}
-    if check.status == "waived" and waiver.get("baseline"):
-        return waiver.get("status", "fail"), check.code, _cut(check)
-    return None if check.status in _FINE else (check.status, check.code, _cut(check))
-
-
-def _differed(check: Check) -> bool:
-    """True if the forward run differed, or an earlier baseline waived that it did."""
-    waiver = check.waiver or {}
-    return check.forward_differs or bool(waiver.get("baseline") and waiver.get("forward"))
-
-
 STALE = "GC203"
 
 
@@ -126,21 +122,17 @@ def with_waiver(checks: tuple[Check, ...], expect: Mapping[str, Any] | None, tod
     waiver: Waiver = {**expected, "reason": expect.get("reason", ""), "until": until.isoformat() if until else None}
     if until is not None and today > until:
         ended: Waiver = {**waiver, "ended": True}
-        return tuple(replace(c, waiver=ended) if _expected(c, expect) else c for c in checks)
-    waived = tuple(_waived(c, expect, waiver) for c in checks)
+        return tuple(replace(c, waiver=ended) if _waived(c, waiver) is not c else c for c in checks)
+    waived = tuple(_waived(c, waiver) for c in checks)
     gone = "" if expect.get("usual") else " and ".join(_gone(checks, expect))
     return tuple(_stale(c, waiver, gone) for c in waived) if gone else waived
 
 
-def _expected(check: Check, expect: Mapping[str, Any]) -> bool:
-    """True if the status or the forward run of a record is what is expected."""
-    return check.status == expect.get("status") or bool(expect.get("forward") and check.forward_differs)
-
-
-def _waived(check: Check, expect: Mapping[str, Any], waiver: Waiver) -> Check:
-    if expect.get("forward") and check.forward_differs:
+def _waived(check: Check, waiver: Waiver) -> Check:
+    """The record with its status, its forward run or both waived, as far as they are what is expected."""
+    if waiver.get("forward") and check.forward_differs:
         check = check.forward_waived(waiver)
-    return check.waived(waiver) if check.status == expect.get("status") else check
+    return check.waived(waiver) if check.status == waiver.get("status") else check
 
 
 def _gone(checks: tuple[Check, ...], expect: Mapping[str, Any]) -> Iterator[str]:
