@@ -68,13 +68,17 @@ def compute_gradient(
     points = _points(model, xs, x_shape, x_init_value, settings.extra_feed_dict, many)
     arguments.require_inexact(model, y, "y")
     wanted = arguments.require_shape(y, y_shape, "y_shape")
-    runs = _Runs(model, y.name, {t.name: value for t, value in zip(xs, points, strict=True)}, settings)
-    pairs = []
-    for tensor, value in zip(xs, points, strict=True):
-        tape = runs.beside(tensor.name)
-        arguments.require_run(tape, tensor.name, value.shape, "x_shape")
+    fed = {tensor.name: value for tensor, value in zip(xs, points, strict=True)}
+    leaves = {name: value for name, value in fed.items() if model.graph.producer(name) is None}
+    pairs, shared = [], None
+    for name, point in zip((tensor.name for tensor in xs), points, strict=True):
+        tape = shared if name in leaves else None  # a tensor inside the model is fed only while it is x itself
+        if tape is None:
+            tape = model.tape([y.name, name], replace(settings, x_init_value={**leaves, name: fed[name]}))
+            shared = tape if name in leaves else shared
+        arguments.require_run(tape, name, point.shape, "x_shape")
         arguments.require_run(tape, y.name, wanted, "y_shape")
-        pairs.append(_jacobians(model, tape, tensor.name, y.name, step, settings))
+        pairs.append(_jacobians(model, tape, name, y.name, step, settings))
     return pairs if many else pairs[0]
 
 
@@ -104,26 +108,6 @@ def _points(
     pairs = zip(xs, arguments.per_x(x_shape, xs, "x_shape", many), strict=True)
     shapes = [arguments.require_shape(t, shape, "x_shape") for t, shape in pairs]
     return [arguments.initial(t, s, v, i) for i, (t, s, v) in enumerate(zip(xs, shapes, values, strict=True))]
-
-
-class _Runs:
-    """Runs of the model at the point; a tensor inside the model is fed its value only while it is x itself."""
-
-    def __init__(self, model: Model, y: str, points: Mapping[str, Array], settings: Settings) -> None:
-        self.model, self.y, self.points, self.settings = model, y, points, settings
-        self.leaves = {n: v for n, v in points.items() if model.graph.producer(n) is None}
-        self.shared: Tape | None = None
-
-    def beside(self, x: str) -> Tape:
-        """The run for the Jacobians by x."""
-        if x not in self.leaves:
-            return self._at({**self.leaves, x: self.points[x]}, x)
-        if self.shared is None:
-            self.shared = self._at(self.leaves, x)
-        return self.shared
-
-    def _at(self, values: Mapping[str, Array], x: str) -> Tape:
-        return self.model.tape([self.y, x], replace(self.settings, x_init_value=values))
 
 
 def _jacobians(model: Model, tape: Tape, x: str, y: str, delta: float, settings: Settings) -> tuple[Array, Array]:

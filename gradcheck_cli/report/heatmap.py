@@ -1,7 +1,7 @@
 """The error of a Jacobian's entries by place, in characters: one for a cell, legible without colors and in ASCII.
 
 `LEVELS` are the few sizes of errors that a heatmap tells apart, by glyph or brightness too, never by hue alone.  `cells`,
-`row`, `column` and `image` say in words which entries of x and y its axes stand for.
+`entry` and `image` say in words which entries of x and y its axes stand for.
 """
 
 from __future__ import annotations
@@ -77,14 +77,10 @@ def cells(check: Check, tile: Tile) -> str:
     }[tile.over]
 
 
-def row(check: Check, tile: Tile, position: int) -> str:
-    """The entry of x that a row of the Jacobian is for: [0,2]; of projections its number."""
-    return _entry(check.x_shape, tile.sizes[0], position) if tile.over == "both" else str(position)
-
-
-def column(check: Check, tile: Tile, position: int) -> str:
-    """The entry of y that a column of the Jacobian is for."""
-    return _entry(check.y_shape, tile.sizes[1], position) if tile.over == "both" else str(position)
+def entry(check: Check, tile: Tile, axis: int, position: int) -> str:
+    """The entry of x that a row of the Jacobian is for (axis 0), or of y a column: [0,2]; of projections its number."""
+    sizes = check.y_shape if axis else check.x_shape
+    return _entry(sizes, tile.sizes[axis], position) if tile.over == "both" else str(position)
 
 
 def image(check: Check, tile: Tile, position: int) -> str:
@@ -134,11 +130,11 @@ def _matrix(check: Check, tile: Tile, style: Style) -> Iterator[str]:
     """A line for entries of x, a column for entries of y."""
     rows, columns = tile.sizes
     tall = shrunk(tile.cells, (_HEIGHTS[0], tile.cells.shape[1]))
-    labels = [row(check, tile, i) for i in _first(rows, len(tile.cells), len(tall))]
+    labels = [entry(check, tile, 0, i) for i in _first(rows, len(tile.cells), len(tall))]
     margin = max(map(len, labels)) + 3
     cells = shrunk(tall, (len(tall), max(1, style.width - margin)))
     wide = 2 if 2 * cells.shape[1] <= style.width - margin else 1
-    ends = column(check, tile, 0), column(check, tile, columns - 1)
+    ends = entry(check, tile, 1, 0), entry(check, tile, 1, columns - 1)
     yield " " * margin + _ends(*ends, cells.shape[1] * wide)
     levels = levels_of(cells)
     for label, line in zip(labels, levels, strict=True):

@@ -24,7 +24,8 @@ def bounded(report: Report, style: Style, most: int) -> str:
     """The document cut to a number of bytes: without its last parts, then without passing checks; "" if still too long."""
     bad = report.wrong
     parts = [*_within(most, (_part(check, style) for check in bad))]
-    for checks, shown in ((report.checks, len(bad)), *((bad[:n], n) for n in _fewer(len(bad)))):
+    fewer = [len(bad) >> halved for halved in range(len(bad).bit_length() + 1)]  # down to 0
+    for checks, shown in ((report.checks, len(bad)), *((bad[:n], n) for n in fewer)):
         text = "".join(_assembled(report, checks, parts[:shown])) if shown <= len(parts) else ""
         if text and len(text.encode(errors="backslashreplace")) <= most:
             return text
@@ -37,14 +38,6 @@ def _within(most: int, parts: Iterable[str]) -> Iterator[str]:
         if (most := most - len(part)) < 0:
             return
         yield part
-
-
-def _fewer(number: int) -> Iterator[int]:
-    """A number halved again and again, down to 0."""
-    while number:
-        yield number
-        number //= 2
-    yield 0
 
 
 def _assembled(report: Report, checks: Sequence[Check], parts: Iterable[str]) -> Iterator[str]:

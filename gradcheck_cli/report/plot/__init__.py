@@ -101,38 +101,21 @@ def _foot(check: Check) -> str:
 @contextmanager
 def own_settings() -> Iterator[None]:
     """matplotlib as it comes, whatever configuration there is, and silent about letters that its font lacks."""
-    with _without_a_word(), _environment("MPLBACKEND", "agg"):  # an unknown name there would be an error
-        import matplotlib
-
-        with matplotlib.rc_context():
-            matplotlib.rcdefaults()
-            matplotlib.rcParams.update(_OWN)
-            yield
-
-
-@contextmanager
-def _without_a_word() -> Iterator[None]:
-    """Silences Python's warnings and matplotlib's log."""
-    log = logging.getLogger("matplotlib")
+    log, backend = logging.getLogger("matplotlib"), os.environ.get("MPLBACKEND")
     level = log.level
     log.setLevel(logging.ERROR)
+    os.environ["MPLBACKEND"] = "agg"  # an unknown name there would be an error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            import matplotlib
+
+            with matplotlib.rc_context():
+                matplotlib.rcdefaults()
+                matplotlib.rcParams.update(_OWN)
+                yield
     finally:
         log.setLevel(level)
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """A variable of the environment set for a while."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        del os.environ["MPLBACKEND"]
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend

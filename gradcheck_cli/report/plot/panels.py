@@ -154,9 +154,9 @@ def _matrix(panel: FigureBase, check: Check, tile: Tile, levels: Array) -> list[
     """Rows for entries of x, columns for those of y."""
     pane = panel.subplots()
     _show(pane, levels, tile.sizes, "auto")
-    _ticks(pane.yaxis, lambda i: heatmap.row(check, tile, i), tile.sizes[0], 6)
-    few = 2 if len(heatmap.column(check, tile, tile.sizes[1] - 1)) > _LONG else 6
-    _ticks(pane.xaxis, lambda i: heatmap.column(check, tile, i), tile.sizes[1], few)
+    _ticks(pane.yaxis, lambda i: heatmap.entry(check, tile, 0, i), tile.sizes[0], 6)
+    few = 2 if len(heatmap.entry(check, tile, 1, tile.sizes[1] - 1)) > _LONG else 6
+    _ticks(pane.xaxis, lambda i: heatmap.entry(check, tile, 1, i), tile.sizes[1], few)
     return [pane]
 
 
