@@ -103,5 +103,5 @@ def _compared(saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any
 
 
 def _differs(record: Mapping[str, Any]) -> bool:
-    """Its forward run is not what onnxruntime computes, or what ships with the model."""
+    """True if the forward run of a record is not what onnxruntime computes, or what ships with the model."""
     return isinstance(record.get("forward"), Mapping) and record["forward"].get("agrees") is False

@@ -215,7 +215,7 @@ def resolve(source: Source, layers: Sequence[Layer]) -> Settings:
 
 
 def _method(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A step of one's own means central differences; a point of one's own is the only one."""
+    """Settings that follow from others: --delta means central differences, --point that it is the only point."""
     method = found.get("method", "auto")
     if found.get("delta") is not None and method not in ("auto", "central", "forward"):
         raise UsageError(f"--delta belongs to --method central or forward; {method} chooses its own steps")
@@ -224,7 +224,7 @@ def _method(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_input(ranges: Mapping[str, Any], graph: Graph, own: Iterable[str]) -> dict[str, Any]:
-    """A range for all is one for every float input, but for those whose spec says more than a weaker place does."""
+    """Ranges by input: one that counts for all is given to every float input except those in `own`, which have their own."""
     if ANY not in ranges:
         return dict(ranges)
     inputs = [n for n in graph.free_inputs if is_float(graph, n) and n not in own]

@@ -42,7 +42,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        """Its dimensions: ints, or names or None for those that the file or the values fed leave open.
+        """The dimensions: ints, or names or None for those that the file or the values fed leave open.
 
         Raises:
             GradcheckError: nothing is known, since the file declares nothing and the model does not run at drawn values.

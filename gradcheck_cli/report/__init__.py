@@ -38,7 +38,7 @@ class Format:
     needs: tuple[str, ...] = ()  # modules of the extra `report`
 
     def load(self) -> Any:
-        """Its module."""
+        """Imports the module of the format."""
         return import_module(f"{__name__}.{self.module}")
 
     def require(self) -> None:

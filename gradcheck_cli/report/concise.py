@@ -95,13 +95,13 @@ def headline(check: Check) -> str:
 
 
 def compared(check: Check, number: int = 0) -> str:
-    """The word for what was compared: entries of the Jacobian, or random projections of it; so many of them."""
+    """The word for what was compared: entries of the Jacobian, or random projections of it; in the singular for one."""
     one, many = ("projection", "projections") if check.mode in ("directional", "nodes") else ("entry", "entries")
     return one if number == 1 else many
 
 
 def mode_said(check: Check) -> str:
-    """The mode, and beside it what one of few words means: directional (random projections)."""
+    """The mode, explained where the word is not a usual one: directional (random projections)."""
     return f"{check.mode} (random projections)" if check.mode == "directional" else check.mode
 
 
@@ -122,14 +122,14 @@ def expectation(check: Check) -> str:
 
 
 def ended(check: Check) -> str:
-    """its waiver, ACME-412, ended on 2027-03-31; nothing where none has."""
+    """A remark on a waiver that is over, "its waiver, ACME-412, ended on 2027-03-31", or nothing."""
     waiver = check.waiver or {}
     reason = f", {name(waiver['reason'])}," if waiver.get("reason") else ""
     return f"its waiver{reason} ended on {name(waiver.get('until') or '')}" if waiver.get("ended") else ""
 
 
 def said_of(check: Check) -> tuple[str, str, str]:
-    """The verdict in a word, the color of that, and what stands beside it in its row."""
+    """The verdict in a word, the color of the word, and a remark that stands beside it in a table."""
     word, color = _VERDICTS[check.status]
     if check.status != "severed":
         open_ = not_judged(check) if check.status == "pass" else ""

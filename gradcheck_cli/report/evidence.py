@@ -36,7 +36,7 @@ _INDENT = " " * 13
 def judged_rows(
     checks: Sequence[Check], titles: Sequence[str], labels: Callable[[int], Sequence[Sequence[str]]], style: Style
 ) -> list[str]:
-    """The table of some checks: labels under their titles, which get so many columns together, errors and verdicts."""
+    """The table of some checks: their labels, which `labels` fits into a number of columns, errors and verdicts."""
     entries = [share_compared(c) for c in checks]
     verdicts = [said_of(c) for c in checks]
     widest = max(7, *map(len, entries))
@@ -86,7 +86,7 @@ def headings(check: Check, heads: Sequence[str]) -> tuple[str, ...]:
 
 
 def _fitted(rows: list[tuple[str, ...]], style: Style) -> list[str]:
-    """The table, without columns that say least where it would be too wide."""
+    """The table, without its least telling columns where it would be too wide."""
     for name_ in (None, *_LEFT_OUT):
         if name_ in rows[0]:
             rows = [row[: (at := rows[0].index(name_))] + row[at + 1 :] for row in rows]
@@ -97,6 +97,7 @@ def _fitted(rows: list[tuple[str, ...]], style: Style) -> list[str]:
 
 
 def row(check: Check, entry: Entry) -> tuple[str, ...]:
+    """The cells of an entry: its place, the values that were compared, their difference and its pattern."""
     gap = abs(entry.judged - entry.numerical)
     size = max(abs(entry.judged), abs(entry.numerical))
     relative = gap / size if size else 0.0
@@ -105,7 +106,7 @@ def row(check: Check, entry: Entry) -> tuple[str, ...]:
 
 
 def sides(check: Check, entry: Entry) -> tuple[str, ...]:
-    """An entry among some at a tie: the slopes from both sides say more than one number."""
+    """The cells of an entry in a table of entries at a tie, with the slopes from both sides."""
     slopes = [precise(slope) for slope in entry.slopes] if entry.slopes else [precise(entry.numerical)] * 2
     verdict = {"fail": "FAIL", "kink-ok": "KINK-OK"}.get(entry.status, name(entry.reason))
     return (place(check, entry), *_judged(check, entry), *slopes, rough(entry.noise), verdict)

@@ -84,7 +84,7 @@ def gate_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
 
 
 def gate_text(check: Check) -> str:
-    """its gradient is dead, vanishing (--fail-on dead,vanishing)."""
+    """The sentence on the health that fails the run, "its gradient is dead (--fail-on dead)", or nothing."""
     words = ", ".join(_WORDS.get(word, name(word)) for word in check.at_health)
     return f"its gradient is {words} (--fail-on {','.join(map(name, check.at_health))})" if words else ""
 

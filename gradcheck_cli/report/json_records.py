@@ -17,7 +17,7 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
 
 
 def summary(report: Report, style: Style) -> str:
-    """Nothing: every line is a record."""
+    """An empty text, since every line is a record."""
     return ""
 
 

@@ -101,7 +101,7 @@ def _of_operator(branches: BranchCounts) -> str:
 
 
 def _ranges(checks: Sequence[Check], style: Style) -> Iterator[str]:
-    """If asked for, the values that piecewise nodes read on the way of some row, each node once."""
+    """The values that piecewise nodes between x and y read, each node once; with `-v` only."""
     for read in dict.fromkeys(read for c in checks for read in c.branches.get("ranges", ()) if style.verbosity > 0):
         yield f"  values     {name(read)}"
 

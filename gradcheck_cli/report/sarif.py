@@ -50,7 +50,7 @@ def _text_of(value: Any) -> str:
 
 
 def _rules(check: Check) -> list[str]:
-    """Everything that is wrong with a check, and with its gradient's health where the run asked for that."""
+    """The rules that a check breaks: its code, the health that the run asked for, a forward run that differs."""
     fine = check.gradient_passes and check.status != "waived"
     found = [check.code or "unknown"] * (_status(check) != "pass" and not fine)
     found += [f"{_HEALTH}{name(word)}" for word in check.at_health]

@@ -22,7 +22,7 @@ COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The look of a report: colors, width, entries of each failure, more (1) or less (-1) of it."""
+    """The look of a report: colors, width, how many entries of a failure it shows, more (1) or less (-1) text."""
 
     color: bool = False
     width: int = 80
@@ -48,7 +48,7 @@ def name(text: str) -> str:
 
 
 def without_excerpt(message: str) -> list[str]:
-    """The lines of a message but for the line of a file that it shows, with a caret below: that takes a fixed width."""
+    """The lines of a message without the line of a file and the caret below it, which need a font of fixed width."""
     lines = message.split("\n")
     return lines[:-2] if lines[-1].strip() == "^" else lines
 

@@ -34,7 +34,7 @@ def document(
 
 
 def passed(checks: Sequence[Check]) -> bool:
-    """Nothing is to be said of them."""
+    """True if all of the checks pass."""
     return all(check.passes for check in checks)
 
 

@@ -153,7 +153,7 @@ def values(path: str, tell: Tell | None) -> Iterator[tuple[Any, int]]:
 
 
 def _records_of(text: _Text, head: re.Match[str]) -> Iterator[tuple[Any, int]]:
-    """The records of a run; then it stands where what is left is the run without them."""
+    """The records of a run one by one; the text that is left behind them is the run without its records."""
     text.go(head.end())
     more = text.next() != "]"
     while more:
@@ -168,23 +168,23 @@ def _records_of(text: _Text, head: re.Match[str]) -> Iterator[tuple[Any, int]]:
 
 
 class _Text:
-    """The text of a file: `at` is how far it was made use of, `read` what has come of it since some time."""
+    """The text of a file, read in blocks: `read` is the part that is held, and `at` the place up to which it was used."""
 
     def __init__(self, blocks: Iterator[str]) -> None:
         self.blocks, self.read, self.at, self.line = blocks, "", 0, 1
 
     @property
     def left(self) -> str:
-        """The text that was read and not made use of."""
+        """The text that was read and not used yet."""
         return self.read[self.at :]
 
     def go(self, place: int) -> None:
-        """Goes on to a place in what was read."""
+        """Moves on to a place in the text that was read."""
         self.line += self.read.count("\n", self.at, place)
         self.at = place
 
     def next(self) -> str:
-        """Goes on to what is no space: the character there, or nothing at the end."""
+        """Skips space, and gives the character behind it; nothing at the end."""
         while (found := _NO_SPACE.search(self.read, self.at)) is None:
             self.go(len(self.read))
             if not self._more():
@@ -241,7 +241,7 @@ def _hint(error: OSError) -> str:
 
 
 def _decoded(file: BinaryIO, path: str) -> Iterator[str]:
-    """The text of a file, or of a pipe, that is not endless; of a character that is not whole at its end nothing."""
+    """The text of a file or pipe of bounded size; a character that is cut off at its end is left out."""
     size, decoder = 0, None
     while block := file.read(_BLOCK):
         if (size := size + len(block)) > _LARGEST:

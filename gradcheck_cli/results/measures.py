@@ -1,4 +1,4 @@
-"""Can a model be trained through?  What a backward pass meets on its way from y to x, layer by layer, as plain data.
+"""The health of gradients as plain data: what a backward pass meets on its way from y to x, layer by layer.
 
 The pass starts from a random cotangent of y of length sqrt(y_size), so that its squared norm at any tensor is, on
 average, that of the whole Jacobian of y by that tensor.
@@ -140,7 +140,7 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of the gradient of y by one x: can the model be trained through?"""
+    """The health of the gradient of y by one x, which says whether the model can be trained through."""
 
     layers: Annotated[tuple[Layer, ...], "In the order in which they run, the most telling ones of very many."] = ()
     depth: Annotated[Count, "Number of all layers."] = 0

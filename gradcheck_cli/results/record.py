@@ -380,8 +380,7 @@ _RECORDED = tuple(each.name for each in fields(Check) if each.name != "picture")
 class Kept(Sequence[Check]):
     """Records that stay in a file, however many there are: each is read when it is asked for.
 
-    `outcomes` are the same records with no more of them than their names and what became of them; `read` gives those of
-    some places, in that order.
+    `outcomes` are the same records reduced to names and outcomes; `read` gives the records at some places, in that order.
     """
 
     def __init__(self, outcomes: Sequence[Check], read: Callable[[Sequence[int]], Iterator[Check]]) -> None:

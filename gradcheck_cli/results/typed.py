@@ -37,7 +37,7 @@ class Only:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys that a mapping may have; the first come together, unless it is empty."""
+    """Keys that a mapping may have; those in `together` are all there, unless it is empty."""
 
     together: tuple[str, ...]
     others: tuple[str, ...] = ()

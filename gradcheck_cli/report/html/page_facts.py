@@ -147,7 +147,7 @@ def _slug(label: str, uri: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """The part of an operator in what did not pass, by number of models."""
+    """The models that have an operator, that fail with it, that suspect it, and that it blocks."""
 
     operator: str
     models: int
@@ -162,7 +162,7 @@ class OperatorRow:
 
 
 def by_operator(models: Sequence[PagedModel]) -> list[OperatorRow]:
-    """All operators: those that are suspected, those that block models, those that failing models have, the others."""
+    """The operators of all models: first the suspected ones, then those that block, then those of failing models."""
     rows: dict[str, tuple[list[PagedModel], list[PagedModel], list[PagedModel], list[PagedModel]]] = {}
     for model in models:
         suspects = {_in_full(c.suspect, model.operators) for c in model.checks if c.suspect is not None}

@@ -252,7 +252,7 @@ def _shares(outcomes: Sequence[tuple[Outcome, int]]) -> list[tuple[Outcome, floa
 
 
 def _causes(models: Iterable[PagedModel]) -> list[tuple[str, str, int, int]]:
-    """By code: what it stands for, how many checks and how many models have it."""
+    """The most frequent codes, each with its title and the numbers of checks and of models that have it."""
     codes = [{c.code for c in m.checks if c.code} for m in models]
     checks = Counter(c.code for m in models for c in m.checks if c.code)
     holding = Counter(code for each in codes for code in each)

@@ -97,7 +97,7 @@ def _environment() -> Environment:
 
 
 def _written() -> str:
-    """Now, or when whoever builds reproducibly says it is."""
+    """The time of writing, or SOURCE_DATE_EPOCH, which reproducible builds set."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = datetime.datetime.now(datetime.UTC)
     then = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC) if epoch.isdecimal() else now
