@@ -224,7 +224,7 @@ def _method(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_input(ranges: Mapping[str, Any], graph: Graph, own: Iterable[str]) -> dict[str, Any]:
-    """Ranges by input: one that counts for all is given to every float input except those in `own`, which have their own."""
+    """Ranges by input: one that counts for all goes to every float input but those in `own`, which have their own."""
     if ANY not in ranges:
         return dict(ranges)
     inputs = [n for n in graph.free_inputs if is_float(graph, n) and n not in own]
