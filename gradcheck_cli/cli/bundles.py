@@ -148,7 +148,9 @@ class Keeper:
         from gradcheck_cli.zoo.bundle import complete
 
         try:
-            shipped = self._shipped() if any(record["forward"].get("agrees") is False for record in records) else None
+            given = self.settings.test_data  # a folder, or the one beside the model
+            beside = Path(self.task.model).parent / BESIDE if given == "auto" else given
+            shipped = beside if any(record["forward"].get("agrees") is False for record in records) else None
             complete(self.running, self.manifest, self.settings, self.drawn, self.sizes, records, error, shipped)
             path = renamed(self.running, self.bundles.folder / self.name)
             prune(self.bundles.folder)
@@ -158,11 +160,6 @@ class Keeper:
         self.running = None
         self.bundles.saved.append(path)
         return path
-
-    def _shipped(self) -> Path | None:
-        """The folder of the values that ship with the model."""
-        given = self.settings.test_data
-        return Path(self.task.model).parent / BESIDE if given == "auto" else given
 
     def discard(self) -> None:
         """Removes the bundle of a check that passed."""

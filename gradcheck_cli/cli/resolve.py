@@ -209,7 +209,7 @@ def resolve(source: Source, layers: Sequence[Layer]) -> Settings:
     found["test_data"] = _test_data(found.get("test_data", "auto"))
     found["dims"] = {k: v for k, v in found.get("dims", {}).items() if source.dims.get(k) != v}
     ops = ops_for(source, OPS)
-    settings = _with_names(Settings(**_with_default_tolerances(found)), graph, ops)
+    settings = _with_names(Settings(**found), graph, ops)
     refuse_idle(typed, settings, graph, ops)
     return settings
 
@@ -235,14 +235,6 @@ def _merged(weaker: Any, stronger: Any) -> Any:
     if isinstance(weaker, Mapping) and isinstance(stronger, Mapping) and ANY not in stronger:
         return {**weaker, **stronger}
     return stronger
-
-
-def _with_default_tolerances(found: dict[str, Any]) -> dict[str, Any]:
-    """A tolerance for some tensors leaves the default in force for the others."""
-    default = Settings()
-    for name in ("rtol", "atol"):
-        found[name] = {**getattr(default, name), **found.get(name, {})}
-    return found
 
 
 def _with_names(settings: Settings, graph: Graph, ops: Ops) -> Settings:
@@ -378,12 +370,6 @@ def _claimed(text: str, where: str) -> str | Numbers:
     return Numbers(_parsed(array_of, text, where), text[1:]) if text.startswith("@") else text
 
 
-def _dims(value: Any, graph: Graph, option: str) -> dict[str, int]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return dims_of(value, option)
-
-
 def dims_of(texts: Iterable[str], option: str = "--dim") -> dict[str, int]:
     """Sizes by name from NAME=INT."""
     found = {}
@@ -404,7 +390,7 @@ _READERS: dict[str, Callable[[Any, Graph, str], Any]] = {  # by kind of option; 
     "globs": _names,
     "names": _names,
     "shapes": _by_name(_shape, ":"),
-    "sizes": _dims,
+    "sizes": lambda value, graph, option: dict(value) if isinstance(value, Mapping) else dims_of(value, option),
     "values": _values,
     "feeds": _feed,
     "claims": _grad,

@@ -161,13 +161,13 @@ def _below(root: str) -> Iterator[str]:
         yield from (str(Path(folder) / name) for name in names if not name.startswith("."))
 
 
-def _fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
+def _fits(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     """The parts of a path match those of a pattern."""
-    if not pattern or pattern[0] != "**":
-        return (not path and not pattern) or (
-            bool(path and pattern) and fnmatch.fnmatchcase(path[0], pattern[0]) and _fits(path[1:], pattern[1:])
-        )
-    return any(_fits(path[start:], pattern[1:]) for start in range(len(path) + 1))
+    if pattern[:1] == ("**",):
+        return any(_fits(path[start:], pattern[1:]) for start in range(len(path) + 1))
+    if not path or not pattern:
+        return path == pattern
+    return fnmatch.fnmatchcase(path[0], pattern[0]) and _fits(path[1:], pattern[1:])
 
 
 def _inside(folder: str) -> Iterator[str]:
@@ -240,23 +240,19 @@ class Planner:
             pairs = ((task, {n: v for n, v in task.said.items() if n not in large}) for task in self._of_spec(path))
             return [replace(task, load=_nowhere, said=brief) for task, brief in pairs]
 
-        def whole(index: int) -> Callable[[], Task]:
-            return lambda: self._of_spec(path)[index]
-
         found = run(told, Bounds(self.given.get("timeout"), allowed(self.given.get("memory_limit"))))
-        return [replace(task, whole=whole(index)) for index, task in enumerate(found)]
+        return [replace(task, whole=partial(self._nth_of_spec, path, index)) for index, task in enumerate(found)]
+
+    def _nth_of_spec(self, path: str, index: int) -> Task:
+        return self._of_spec(path)[index]
 
     def _of_spec(self, path: str) -> list[Task]:
         spec = read(path, dims=self.dims, allow_python=self.allow_python)
         if spec.checks:
             return [self._task(request, path, spec) for request in spec.checks]
         if not spec.sources:
-            what = (
-                f"lists models, which are checked by `gradcheck zoo {path}`"
-                if spec.models
-                else "has no graphs and no checks"
-            )
-            raise NothingChecked(f"nothing to check: {path} {what}")
+            zoo = f"lists models, which are checked by `gradcheck zoo {path}`"
+            raise NothingChecked(f"nothing to check: {path} {zoo if spec.models else 'has no graphs and no checks'}")
         said, several = _said(path, dict(spec.defaults)), len(spec.sources) > 1
         return [
             Task(f"{path}::{name}" if several else path, path, _giving(source), said, model=path, graph=name)
@@ -264,15 +260,14 @@ class Planner:
         ]
 
     def _of_model(self, path: str) -> list[Task]:
-        beside = side_car(path)
-        if beside is None:
-            return self._with_steps(Task(path, path, lambda: self._model(path), model=path))
-        spec = read(beside, allow_python=self.allow_python)
-        asked = not {"x", "y", "params", "param"}.isdisjoint(self.given)
-        own = [request for request in spec.checks if _is_same(request.model or "", path)]
-        if own and not (asked and len(own) > 1):
-            return [self._task(request, beside, spec, path) for request in own]
-        said = _said(beside, dict(spec.defaults))
+        said: Mapping[str, Any] = {}
+        if beside := side_car(path):
+            spec = read(beside, allow_python=self.allow_python)
+            asked = not {"x", "y", "params", "param"}.isdisjoint(self.given)
+            own = [request for request in spec.checks if _is_same(request.model or "", path)]
+            if own and not (asked and len(own) > 1):
+                return [self._task(request, beside, spec, path) for request in own]
+            said = _said(beside, dict(spec.defaults))
         return self._with_steps(Task(path, path, lambda: self._model(path), said, model=path))
 
     def _with_steps(self, whole: Task) -> list[Task]:
@@ -294,11 +289,8 @@ class Planner:
         else:  # the model as it was named on the command line, where a side-car means the same file
             asked = request.model or ""
             file = model if model and _is_same(asked, model) else asked
-            load = partial(self._with_operators, file, spec)
+            load = partial(lambda path: spec.operators(self._model(path)), file)
         return Task(request.name, model or path, load, said, request.expect, request.name, file, request.graph or "")
-
-    def _with_operators(self, path: str, spec: Spec) -> Source:
-        return spec.operators(self._model(path))
 
     def _model(self, path: str) -> Source:
         """The only model of an ONNX file; of several checks of one file the first one reads it."""
@@ -320,11 +312,9 @@ def _step_of(whole: Task, name: str) -> Task:
 
 def _said(path: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings that a spec writes out, with paths as seen from here."""
-    data = settings.get("test_data", "auto")
-    if data not in ("auto", "none"):
-        settings["test_data"] = os.path.join(os.path.dirname(path), data)
-    if settings.get("grad_model"):
-        settings["grad_model"] = os.path.join(os.path.dirname(path), settings["grad_model"])
+    for name in ("test_data", "grad_model"):
+        if (file := settings.get(name)) and file not in ("auto", "none"):
+            settings[name] = os.path.join(os.path.dirname(path), file)
     settings["grad"] = {x: _beside(path, by) for x, by in settings.get("grad", {}).items()}
     return settings
 
