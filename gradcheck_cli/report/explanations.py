@@ -33,10 +33,11 @@ FAMILIES = {
 def _read() -> tuple[dict[str, Page], dict[str, str]]:
     """The pages by code, each text on one line, and those on what no code stands for."""
     found: dict[str, Any] = tomllib.loads(Path(__file__).with_name("explanations.toml").read_text("utf-8"))
-    topics = found.pop("topics")
-    flat = {code: {k: " ".join(v.split()) if isinstance(v, str) else v for k, v in each.items()}
-            for code, each in found.items()}  # fmt: skip
-    return {code: Page(**each) for code, each in flat.items()}, topics
+    topics, pages = found.pop("topics"), dict[str, Page]()
+    for code, page in found.items():
+        flat: dict[str, Any] = {k: " ".join(v.split()) if isinstance(v, str) else v for k, v in page.items()}
+        pages[code] = Page(**flat)
+    return pages, topics
 
 
 PAGES, TOPICS = _read()

@@ -113,7 +113,7 @@ def seconds(duration: float) -> str:
 
 def wrapped(text: str, width: int, first: str = "  ", others: str = "  ") -> list[str]:
     """A sentence in lines of a width in columns, each behind its indent; a word that is longer stays whole."""
-    lines, line = [], ""
+    lines, line = list[str](), ""
     for word in text.split(" "):
         start = others if lines else first
         if line and columns(start + line) + 1 + columns(word) > width:
