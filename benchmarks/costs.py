@@ -19,9 +19,9 @@ from onnx import parser
 
 import gradcheck_cli as gc
 from benchmarks.cases import CASES
+from gradcheck_cli.checks.estimates import needed
 from gradcheck_cli.checks.isolation import Bounds, run
 from gradcheck_cli.checks.problem import Problem
-from gradcheck_cli.checks.timing import needed
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.points.point import find_point
 from gradcheck_cli.settings import Mode, Settings

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from gradcheck_cli.checks.assemble import Pair
+from gradcheck_cli.checks.estimates import beyond, threads
 from gradcheck_cli.checks.problem import Problem, is_floating, too_large
-from gradcheck_cli.checks.timing import beyond, threads
 from gradcheck_cli.compare.pair import PairJob, PairResult
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobian.cost import FULL_WORK, OPERATIONS, Cost, lasting, partial_work
+from gradcheck_cli.jacobian.cost import FULL_WORK, OPERATIONS, Cost, duration, partial_work
 from gradcheck_cli.jacobian.directions import DOT_TESTS, Directions, reals
 from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op import Ops
@@ -89,7 +89,7 @@ def _why(cost: Cost, fits: bool, settings: Settings) -> str:
     """Reason for not comparing all entries."""
     if not fits:
         return f"all {cost.entries:,} entries {_TOO_MUCH}"
-    return f"all {cost.entries:,} entries would take about {cost.duration}"
+    return f"all {cost.entries:,} entries would take about {duration(cost.seconds)}"
 
 
 def lesser(mode: str) -> str:
@@ -221,7 +221,7 @@ def fitting(
         work = predicted(_problems(point, source, settings, pairs), settings) if images else 0.0
         if work <= work_for(settings, _SECONDS * OPERATIONS):
             return point, _said(start, first, _TOO_MUCH)
-        why = f"would take about {lasting(work)}"
+        why = f"would take about {duration(work / OPERATIONS)}"
     del point
     for sizes in smaller(source.graph, start, known, ops, images_alone=fits):
         with suppress(GradcheckError, MemoryError):

@@ -23,7 +23,16 @@ from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.graph.containers import described
 from gradcheck_cli.graph.memory import owned, spell
 from gradcheck_cli.jacobian.coloring import Structure
-from gradcheck_cli.jacobian.cost import COLORED_STEP, COLORED_WORK, SOON, Cost, forward_work, full_cost, pattern_work
+from gradcheck_cli.jacobian.cost import (
+    COLORED_STEP,
+    COLORED_WORK,
+    SOON,
+    Cost,
+    duration,
+    forward_work,
+    full_cost,
+    pattern_work,
+)
 from gradcheck_cli.jacobian.directions import reach, reals
 from gradcheck_cli.op import Op, Ops
 from gradcheck_cli.ops import OPS
@@ -266,8 +275,8 @@ def too_large(cost: Cost, problem: Problem, x: str) -> UsageError:
     number = f"{cost.entries:.1e}".replace("e+0", "e").replace("e+", "e") if cost.entries >= 1e6 else str(cost.entries)
     of, by = (f"{name!r} {_spelled(problem.value(name).shape)}" for name in (problem.y, x))
     return UsageError(
-        f"the full Jacobian of {of} by {by} has {number} entries ({spell(8.0 * cost.entries)}, about {cost.duration} "
-        "here). --mode directional checks it by random projections."
+        f"the full Jacobian of {of} by {by} has {number} entries ({spell(8.0 * cost.entries)}, about "
+        f"{duration(cost.seconds)} here). --mode directional checks it by random projections."
     )
 
 

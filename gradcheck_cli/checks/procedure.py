@@ -19,6 +19,7 @@ from gradcheck_cli.autodiff.tape import quietly
 from gradcheck_cli.checks.assemble import Pair, model_of, passes, record_of
 from gradcheck_cli.checks.claims.claim import AskedClaims, asked
 from gradcheck_cli.checks.diagnose.laws import Laws
+from gradcheck_cli.checks.estimates import beyond, forecasts, needed, threads
 from gradcheck_cli.checks.forward.comparison import RuntimeComparison, require_runtime
 from gradcheck_cli.checks.health.checkup import Checkups
 from gradcheck_cli.checks.modes import (
@@ -42,7 +43,6 @@ from gradcheck_cli.checks.problem import (
     without_gradient,
 )
 from gradcheck_cli.checks.severing import last_float, severance_of, severed
-from gradcheck_cli.checks.timing import beyond, forecasts, needed, threads
 from gradcheck_cli.compare.branches import Branches
 from gradcheck_cli.compare.counts import PairResult, nonfinite
 from gradcheck_cli.compare.ladder import PairJob, Theory
@@ -69,10 +69,10 @@ from gradcheck_cli.verdict.rule import ATOL, RTOL, Status, Tolerance
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.claims.claimed import Claiming
+    from gradcheck_cli.checks.estimates import Forecast
     from gradcheck_cli.checks.half_precision import Precisions
     from gradcheck_cli.checks.parts import Elsewhere, Part, Shares
     from gradcheck_cli.checks.second_order import SecondOrder
-    from gradcheck_cli.checks.timing import Forecast
     from gradcheck_cli.engine.program import Program
 
 

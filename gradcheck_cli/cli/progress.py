@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradcheck_cli.checks.timing import Forecast
+    from gradcheck_cli.checks.estimates import Forecast
 
 _PATIENCE = 1.0  # seconds without a word
 _PACE, _PACE_OF_LINES = 0.1, 2.0
@@ -130,7 +130,7 @@ class Progress:
         left = self.remaining.seconds(now)
         if left is None:
             return ""
-        from gradcheck_cli.checks.timing import duration
+        from gradcheck_cli.jacobian.cost import duration
 
         return f"  about {duration(left)} left"
 

@@ -53,22 +53,16 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """A rough time for it."""
+        """A rough time for it, the same on every machine."""
         return self.work / OPERATIONS
 
-    @property
-    def duration(self) -> str:
-        """A rough time for it, as one says it: 31 h."""
-        return lasting(self.work)
 
-
-def lasting(work: float) -> str:
-    """A rough time for so many operations, the same on every machine."""
-    seconds = work / OPERATIONS
-    for unit, name in ((3600.0, "h"), (60.0, "min")):
-        if seconds >= unit:
+def duration(seconds: float) -> str:
+    """A time in words: "12 min"."""
+    for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * unit:
             return f"{seconds / unit:.0f} {name}"
-    return f"{max(seconds, 1):.0f} s"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0.1):.1f} s"
 
 
 def full_cost(program: Program, rows: int, columns: int, probed: int | None = None, probe: float | None = None) -> Cost:

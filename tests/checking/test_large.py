@@ -19,7 +19,7 @@ import gradcheck_cli as gc
 from gradcheck_cli.autodiff.tape import Large, Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.autodiff.weights import KEPT, LARGE, TapeValues
-from gradcheck_cli.checks.timing import FREE
+from gradcheck_cli.checks.estimates import FREE
 from gradcheck_cli.compare.partial import far_apart
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.formats.source import Source

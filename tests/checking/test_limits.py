@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli.checks.timing import Forecast
+from gradcheck_cli.checks.estimates import Forecast
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.results.record import Check

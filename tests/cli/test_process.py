@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gradcheck_cli.checks.timing import Forecast
+from gradcheck_cli.checks.estimates import Forecast
 from gradcheck_cli.cli.progress import Progress, Remaining
 from tests.cli import models
 
@@ -269,7 +269,7 @@ def test_a_shell_that_asks_for_words_is_told_nothing_else(tmp_path: Path) -> Non
 
 def test_a_bug_is_one_line_and_a_file(folder: Path) -> None:
     program = "import gradcheck_cli.checks.procedure as c, sys\nfrom gradcheck_cli.cli import main\n"
-    program += "def bad(*a, **k): raise KeyError('oops')\nc.check = bad\nsys.exit(main(['mlp.onnx']))\n"
+    program += "def bad(*a, **k): raise KeyError('oops')\nc.Procedure = bad\nsys.exit(main(['mlp.onnx']))\n"
     ran = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
     first, second = ran.stderr.splitlines()
     assert (ran.returncode, first) == (70, "error GC901: a bug of gradcheck: KeyError: 'oops'")

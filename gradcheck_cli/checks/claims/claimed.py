@@ -39,9 +39,9 @@ from gradcheck_cli.checks.claims.claim import (
 )
 from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.checks.diagnose.suspects import suspect_record
+from gradcheck_cli.checks.estimates import beyond, threads
 from gradcheck_cli.checks.modes import Partial, survey_of
 from gradcheck_cli.checks.problem import Problem, obstacle, too_large
-from gradcheck_cli.checks.timing import beyond, threads
 from gradcheck_cli.compare.pair import Full, GivenDirections, PairJob, PairResult, Theory
 from gradcheck_cli.compare.ties import judged_together
 from gradcheck_cli.engine.chunks import Budget
@@ -50,7 +50,7 @@ from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.errors import GradcheckError, ModelError, NoGradientError, PointError, UsageError, shown
 from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.jacobian.coloring import Structure
-from gradcheck_cli.jacobian.cost import FULL_WORK
+from gradcheck_cli.jacobian.cost import FULL_WORK, duration
 from gradcheck_cli.jacobian.jacobian import EPS, ROUNDED_RUNS, Backward
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import declared_shape
@@ -511,7 +511,7 @@ def plan(pair: Pair, here: ClaimAtPoint, left: float) -> float:
     wanted = {"auto": "full" if fits and cost.work <= left else "directional", "nodes": "directional"}
     pair.mode = wanted.get(settings.mode, settings.mode)
     if settings.mode == "auto" and pair.mode != "full":
-        pair.chosen = f"all {cost.entries:,} entries would take about {cost.duration}"
+        pair.chosen = f"all {cost.entries:,} entries would take about {duration(cost.seconds)}"
     return left - cost.work if pair.mode == "full" else left
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import rich_click as click
 
+from gradcheck_cli.checks.estimates import Forecast, largest
 from gradcheck_cli.checks.forward.runtime import lend
 from gradcheck_cli.checks.isolation import resident
-from gradcheck_cli.checks.timing import Forecast, largest
 from gradcheck_cli.cli.baseline import gates_of
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.check import command
