@@ -21,8 +21,21 @@ def main(args: Sequence[str] | None = None) -> int:
     """Runs a command line (default: the process's own) and gives its exit code; nothing is raised."""
     _open_closed_streams()
     _tolerate_any_text()
+    args = sys.argv[1:] if args is None else list(args)
     try:
-        code = _invoke(sys.argv[1:] if args is None else list(args))
+        from gradcheck_cli.cli.group import gradcheck
+
+        if _COMPLETE in os.environ:
+            gradcheck.main(args, prog_name="gradcheck", complete_var=_COMPLETE)
+        import click
+
+        try:
+            with gradcheck.make_context("gradcheck", args) as context:
+                code = int(gradcheck.invoke(context) or 0)
+        except click.exceptions.Exit as done:
+            code = done.exit_code
+        except click.Abort:
+            raise KeyboardInterrupt from None
         _flush()
         return code
     except KeyboardInterrupt:
@@ -84,22 +97,6 @@ def described(bug: BaseException) -> str:
         path = f"no file ({failure.strerror})"
     reason = f"{type(bug).__name__}: {bug}".splitlines()[0]
     return f"a bug of gradcheck: {reason}\nThe traceback is in {path}. Please report it."
-
-
-def _invoke(args: list[str]) -> int:
-    from gradcheck_cli.cli.group import gradcheck
-
-    if _COMPLETE in os.environ:
-        gradcheck.main(args, prog_name="gradcheck", complete_var=_COMPLETE)
-    import click
-
-    try:
-        with gradcheck.make_context("gradcheck", args) as context:
-            return int(gradcheck.invoke(context) or 0)
-    except click.exceptions.Exit as done:
-        return done.exit_code
-    except click.Abort:
-        raise KeyboardInterrupt from None
 
 
 def _explain(error: Exception) -> int:
