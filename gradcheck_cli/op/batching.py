@@ -14,7 +14,7 @@ import numpy as np
 from gradcheck_cli.graph import Array
 
 Kernel: TypeAlias = Callable[..., Any]
-Operands: TypeAlias = Sequence[Array | None]
+Operands: TypeAlias = Sequence[Any]  # arrays, None for one that is left out
 BatchingRule: TypeAlias = Callable[[Kernel, Operands, Sequence[bool], Mapping[str, Any]], Any]
 
 
@@ -25,7 +25,8 @@ class Ragged(Exception):
 def loop(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
     """Runs the kernel for one probe after the other; right for every kernel."""
     count = stack_size(operands, probed)
-    results = [kernel(*select(operands, probed, p), **metadata) for p in range(count)]
+    pairs = list(zip(operands, probed, strict=True))
+    results = [kernel(*[x[i] if p else x for x, p in pairs], **metadata) for i in range(count)]
     if isinstance(results[0], tuple):
         return tuple(_stack(column) for column in zip(*results, strict=True))
     return _stack(results)
@@ -39,7 +40,7 @@ def trailing(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadat
 def elementwise(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
     """For operands that broadcast: a probed one of lower rank gets its missing axes behind the probe axis."""
     rank = max(x.ndim - p for x, p in zip(operands, probed, strict=True) if x is not None)
-    return kernel(*[_raise(x, rank) if p else x for x, p in zip(operands, probed, strict=True)], **metadata)
+    return kernel(*[raised(x, rank) if p else x for x, p in zip(operands, probed, strict=True)], **metadata)
 
 
 def aligned(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
@@ -51,16 +52,10 @@ def aligned(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata
     return kernel(*spread, **metadata)
 
 
-def merged(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
-    """For kernels that work on each entry of the first axis of operand 0 independently: probes are folded into it."""
-    if not probed[0] or any(probed[1:]):
-        return loop(kernel, operands, probed, metadata)
-    x = operands[0]
-    assert x is not None
-    outputs = kernel(x.reshape(-1, *x.shape[2:]), *operands[1:], **metadata)
-    if isinstance(outputs, tuple):
-        return tuple(y.reshape(*x.shape[:2], *y.shape[1:]) for y in outputs)
-    return outputs.reshape(*x.shape[:2], *outputs.shape[1:])
+def shaped(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
+    """For one operand and a shape in metadata: that gets the probe axis in front, the operand its missing axes behind."""
+    (x,), shape = operands, metadata["shape"]
+    return kernel(raised(x, len(shape)), **{**metadata, "shape": (len(x), *shape)})
 
 
 def on(*allowed: int, rule: BatchingRule = trailing) -> BatchingRule:
@@ -73,16 +68,6 @@ def on(*allowed: int, rule: BatchingRule = trailing) -> BatchingRule:
     return batched
 
 
-def prefix(keyword: str) -> BatchingRule:
-    """For a probed operand 0 and a shape in metadata `keyword`, which gets the probe axis in front."""
-
-    def batched(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
-        shape = (stack_size(operands, probed), *metadata[keyword])
-        return kernel(*operands, **{**metadata, keyword: shape})
-
-    return on(0, rule=batched)
-
-
 def shape_only(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
     """For operators that read no values: a probe never reaches their outputs, and a program leaves them out."""
     return loop(kernel, operands, probed, metadata)
@@ -90,16 +75,12 @@ def shape_only(kernel: Kernel, operands: Operands, probed: Sequence[bool], metad
 
 def stack_size(operands: Operands, probed: Sequence[bool]) -> int:
     """The number of probes."""
-    return next(x.shape[0] for x, p in zip(operands, probed, strict=True) if p and x is not None)
+    return int(next(len(x) for x, p in zip(operands, probed, strict=True) if p))
 
 
-def select(operands: Operands, probed: Sequence[bool], probe: int) -> list[Array | None]:
-    """The operands of one probe."""
-    return [x[probe] if p and x is not None else x for x, p in zip(operands, probed, strict=True)]
-
-
-def _raise(x: Array | None, rank: int) -> Array | None:
-    return None if x is None else x.reshape(x.shape[0], *(1,) * (rank - x.ndim + 1), *x.shape[1:])
+def raised(x: Array, rank: int) -> Array:
+    """A stack `(P, *shape)` of tensors of a rank: missing axes stand behind the probe axis."""
+    return x.reshape(len(x), *(1,) * (rank + 1 - x.ndim), *x.shape[1:])
 
 
 def _stack(results: Sequence[Any]) -> Array:

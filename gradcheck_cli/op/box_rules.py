@@ -32,8 +32,9 @@ from gradcheck_cli.op.boxes import (
     some,
     windows,
 )
+from gradcheck_cli.op.sparsity import named_axes
 
-Boxes: TypeAlias = "Sequence[Box | None]"  # of the operands, None for one that no probe reaches
+Boxes: TypeAlias = Sequence[Any]  # a `Box` for each operand, None for one that no probe reaches
 BoxRule: TypeAlias = "Callable[[Boxes, NodeShapes], Sequence[OutputBoxes] | None]"  # gives one for each output
 _COPY = 16  # copying an entry of an operand for a probe takes as long as this many products
 _PAYS = 0.5  # share of a whole stack: larger boxes are made whole
@@ -45,7 +46,7 @@ _SUMMED = 8  # products that are added in the time of one entry of another resul
 class NodeShapes:
     """One evaluated node: shapes of its operands and outputs, its metadata."""
 
-    operands: tuple[Shape | None, ...]
+    operands: Sequence[Any]  # None for one that is left out
     metadata: Mapping[str, Any]
     outputs: tuple[Shape, ...]
 
@@ -179,9 +180,9 @@ def along(*axes: int | str) -> BoxRule:
     def rule(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
         if boxes[0] is None or any(box is not None for box in boxes[1:]):
             return None
-        box, chosen = list(boxes[0]), _chosen(axes, node, len(boxes[0]))
+        box, chosen = list(boxes[0]), _chosen(axes, node)
         for axis in chosen:
-            box[axis] = Span(0, node.operands[0][axis])  # type: ignore[index]
+            box[axis] = Span(0, node.operands[0][axis])
         needs = [tuple(box), *(None for _ in boxes[1:])]
         return [OutputBoxes(_reduced(box, chosen, y), needs, node.metadata) for y in node.outputs]
 
@@ -190,14 +191,14 @@ def along(*axes: int | str) -> BoxRule:
 
 def summed(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """A sum along `axes`, of differences: only the box counts."""
-    box, x, y = _first(boxes, node)
-    return [OutputBoxes(_reduced(box, _chosen(("axes",), node, len(x)), y), [box], node.metadata)]
+    box, _, y = _first(boxes, node)
+    return [OutputBoxes(_reduced(box, _chosen(("axes",), node), y), [box], node.metadata)]
 
 
 def averaged(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """A mean along `axes`, of differences: the mean over the box, times its share of the axes."""
     box, x, y = _first(boxes, node)
-    chosen = _chosen(("axes",), node, len(x))
+    chosen = _chosen(("axes",), node)
     share = float(np.prod([box[a].length / x[a] for a in chosen]))
     return [OutputBoxes(_reduced(box, chosen, y), [box], node.metadata, share=share)]
 
@@ -209,7 +210,6 @@ def products(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
         return None
     left = boxes[1] is None
     box, mine, other = (boxes[0], a, b) if left else (boxes[1], b, a)
-    assert box is not None
     *lead, row, column = box
     inner, free = (column, row) if left else (row, column)
     length, across = (mine[-1], other[-1]) if left else (mine[-2], other[-2])
@@ -218,10 +218,10 @@ def products(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     front = _raised(tuple(lead), mine[:-2], y[:-2])
     beside, whole = _lowered(front, other[:-2]), Span(0, across)
     if left:
-        needs = [(*lead, free, inner), (*beside, inner, whole)]
-        return [OutputBoxes((*front, free, whole), needs, node.metadata, terms=length, summed=inner.length)]
-    needs = [(*beside, whole, inner), (*lead, inner, free)]
-    return [OutputBoxes((*front, whole, free), needs, node.metadata, terms=length, summed=inner.length)]
+        out, needs = (*front, free, whole), [(*lead, free, inner), (*beside, inner, whole)]
+    else:
+        out, needs = (*front, whole, free), [(*beside, whole, inner), (*lead, inner, free)]
+    return [OutputBoxes(out, needs, node.metadata, terms=length, summed=inner.length)]
 
 
 def transposed(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
@@ -285,8 +285,7 @@ def reshaped(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
         if spans is None:
             return None
         need, out = [*need, *part], [*out, *spans]
-    shape = {"shape": extent(tuple(out))}
-    return [OutputBoxes(tuple(out), [tuple(need)], {**node.metadata, **shape})]
+    return [OutputBoxes(tuple(out), [tuple(need)], {**node.metadata, "shape": extent(tuple(out))})]
 
 
 # Rules that work on values as on differences.
@@ -295,10 +294,7 @@ VALUES: frozenset[BoxRule] = frozenset({same_place, transposed, expanded, joined
 
 def _first(boxes: Boxes, node: NodeShapes) -> tuple[Box, Shape, Shape]:
     """The box and the shape of the first operand, and the shape of the first output."""
-    box, x = boxes[0], node.operands[0]
-    assert box is not None
-    assert x is not None
-    return box, x, node.outputs[0]
+    return boxes[0], node.operands[0], node.outputs[0]
 
 
 def _matched(x: Shape, y: Shape) -> list[tuple[range, range]]:
@@ -393,10 +389,7 @@ def _reduced(box: Sequence[Span], axes: Sequence[int], y: Shape) -> Box:
     return tuple(Span(0, n) if whole else span for span, whole, n in zip(spans, chosen, y, strict=True))
 
 
-def _chosen(axes: Sequence[int | str], node: NodeShapes, rank: int) -> list[int]:
-    """Axes counted from the end: given, or named by metadata."""
-    found: list[int] = []
-    for name in axes:
-        value = node.metadata[name] if isinstance(name, str) else name
-        found.extend(value if isinstance(value, tuple | list) else [value])
-    return [axis - rank if axis >= 0 else axis for axis in found]
+def _chosen(axes: Sequence[int | str], node: NodeShapes) -> list[int]:
+    """Axes of the first operand, counted from the end: given, or named by metadata."""
+    rank = len(node.operands[0])
+    return [axis - rank if axis >= 0 else axis for axis in named_axes(axes, node.metadata) or ()]

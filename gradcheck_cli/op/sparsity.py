@@ -16,8 +16,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gradcheck_cli.graph import Array
+from gradcheck_cli.op.batching import Operands, raised
 
-Sets: TypeAlias = "Sequence[Array | None]"  # of the operands, None for one that depends on nothing
+Sets: TypeAlias = Sequence[Any]  # an array for each operand, None for one that depends on nothing
 SparsityRule: TypeAlias = (
     "Callable[[Sets, EvaluatedNode], Array | Sequence[Array]]"  # sets of the result, or of each output
 )
@@ -31,16 +32,16 @@ class EvaluatedNode:
     `run` runs the kernel with an axis of words in front.
     """
 
-    operands: tuple[Array | None, ...]
+    operands: Operands
     metadata: Mapping[str, Any]
     shapes: tuple[tuple[int, ...], ...]
     selects: tuple[bool, ...]
-    run: Callable[[Sequence[Array | None], Sequence[bool]], Any]
+    run: Callable[[Operands, Sequence[bool]], Any]
 
-    def whole(self, sets: Sets, i: int) -> Array | None:
-        """The sets of operand i with all of its axes."""
-        found, operand = sets[i], self.operands[i]
-        return None if found is None or operand is None else np.broadcast_to(found, (len(found), *operand.shape))
+    def whole(self, sets: Sets, i: int) -> Any:
+        """The sets of operand i with all of its axes; None if it depends on nothing."""
+        found = sets[i]
+        return None if found is None else np.broadcast_to(found, (len(found), *self.operands[i].shape))
 
 
 def everything(sets: Sets, node: EvaluatedNode) -> Sequence[Array]:
@@ -53,13 +54,13 @@ def everything(sets: Sets, node: EvaluatedNode) -> Sequence[Array]:
 def same_place(sets: Sets, node: EvaluatedNode) -> Array:
     """Each entry depends on the entries at the same place; operands broadcast."""
     rank = max(x.ndim for x in node.operands if x is not None)
-    return reduce(np.bitwise_or, [_raised(s, rank) for s in sets if s is not None])
+    return reduce(np.bitwise_or, [raised(s, rank) for s in sets if s is not None])
 
 
 def first(sets: Sets, node: EvaluatedNode) -> Array:
     """Each entry depends on the entry of the first operand at the same place, and on no other operand."""
     if sets[0] is not None:
-        return sets[0]
+        return np.asarray(sets[0])
     words = next(len(s) for s in sets if s is not None)
     return np.zeros((words, *(1,) * len(node.shapes[0])), np.uint64)
 
@@ -68,10 +69,9 @@ def along(*axes: int | str) -> SparsityRule:
     """Each entry depends on all entries of the first operand along some axes, counted from the end or named by metadata."""
 
     def read(sets: Sets, node: EvaluatedNode) -> Array | Sequence[Array]:
-        known = all(not isinstance(name, str) or name in node.metadata for name in axes)
-        if not known or sets[0] is None or any(s is not None for s in sets[1:]):
+        chosen = named_axes(axes, node.metadata)
+        if chosen is None or sets[0] is None or any(s is not None for s in sets[1:]):
             return everything(sets, node)
-        chosen = [a for name in axes for a in _as_tuple(node.metadata[name] if isinstance(name, str) else name)]
         union = np.bitwise_or.reduce(sets[0], axis=tuple(chosen), keepdims=True) if chosen else sets[0]
         return [union if union.ndim == 1 + len(shape) else np.squeeze(union, tuple(chosen)) for shape in node.shapes]
 
@@ -96,8 +96,6 @@ def moved(sets: Sets, node: EvaluatedNode) -> Any:
 def products(sets: Sets, node: EvaluatedNode) -> Array:
     """A matrix product: a row of the first and a column of the second; an operand of rank 1 is one row or column."""
     (a, b), (x, y) = node.operands, sets
-    assert a is not None
-    assert b is not None
     found = []
     if x is not None:
         rows = np.bitwise_or.reduce(x, axis=-1)
@@ -105,12 +103,12 @@ def products(sets: Sets, node: EvaluatedNode) -> Array:
     if y is not None:
         columns = np.bitwise_or.reduce(y, axis=-min(b.ndim, 2))
         found.append(np.expand_dims(columns, -min(b.ndim, 2)) if a.ndim > 1 else columns)
-    return reduce(np.bitwise_or, [_raised(each, len(node.shapes[0])) for each in found])
+    return reduce(np.bitwise_or, [raised(each, len(node.shapes[0])) for each in found])
 
 
-def _raised(sets: Array, rank: int) -> Array:
-    return sets.reshape(len(sets), *(1,) * (rank + 1 - sets.ndim), *sets.shape[1:])
-
-
-def _as_tuple(value: Any) -> tuple[int, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
+def named_axes(axes: Sequence[int | str], metadata: Mapping[str, Any]) -> list[int] | None:
+    """Axes that are given, or named by metadata; None if metadata lacks a name."""
+    found = [metadata.get(name) if isinstance(name, str) else name for name in axes]
+    if None in found:
+        return None
+    return [a for value in found for a in (value if isinstance(value, tuple | list) else (value,))]

@@ -37,8 +37,6 @@ def bind_gather(metadata: dict[str, Any], x: Array, indices: Array) -> dict[str,
 def gather_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
     """The batching rule: probed indices put the probe axis where the gathered axis was."""
     x, indices = operands
-    assert x is not None
-    assert indices is not None
     if all(probed):
         return _gathered_alike(x, indices, x.ndim + metadata["axis"])
     y = kernel(*operands, **metadata)

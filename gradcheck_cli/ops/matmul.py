@@ -20,7 +20,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, box_rules, composite, trained
-from gradcheck_cli.op.batching import Kernel, Operands
+from gradcheck_cli.op.batching import Kernel, Operands, raised
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets, products
 from gradcheck_cli.ops.index import along
 from gradcheck_cli.ops.reduce import total
@@ -49,19 +49,13 @@ def _by_blocks(a: Array, b: Array) -> Array:
 def matmul_stack(kernel: Kernel, operands: Operands, probed: Any, metadata: Any) -> Any:
     """The batching rule: operands of rank 1 become matrices first, so that the probe axis is a batch axis."""
     a, b = operands
-    assert a is not None
-    assert b is not None
     row, column = a.ndim - probed[0] == 1, b.ndim - probed[1] == 1
     a, b = (a[..., None, :] if row else a), (b[..., None] if column else b)
     rank = max(a.ndim - probed[0], b.ndim - probed[1])
-    a, b = (_spread(x, rank) if p else x for x, p in zip((a, b), probed, strict=True))
+    a, b = (raised(x, rank) if p else x for x, p in zip((a, b), probed, strict=True))
     y = kernel(a, b)
     y = y[..., 0, :] if row else y
     return y[..., 0] if column else y
-
-
-def _spread(x: Array, rank: int) -> Array:
-    return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:])
 
 
 def matmul_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var | None, Var | None]:
@@ -69,18 +63,13 @@ def matmul_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var | None, Var | None]
     if a.ndim == 1 and b.ndim == 1:
         return ct * b, ct * a
     if a.ndim == 1:
-        return _row_cts(ct, a, b)
+        row = sym.unsqueeze(ct, (-2,))
+        return sym.squeeze(sym.matmul(row, sym.swap(b)), (-2,)), sym.unsqueeze(a, (-1,)) * row
     if b.ndim == 1:
         column = sym.unsqueeze(ct, (-1,))
         return column * b, sym.squeeze(sym.matmul(sym.swap(a), column), (-1,))
     ct_a = sym.matmul(ct, sym.swap(b)) if sym.wanted(a) else None
     return ct_a, sym.matmul(sym.swap(a), ct) if sym.wanted(b) else None
-
-
-def _row_cts(ct: Var, a: Var, b: Var) -> tuple[Var, Var]:
-    row = sym.unsqueeze(ct, (-2,))
-    ct_a = sym.squeeze(sym.matmul(row, sym.swap(b)), (-2,))
-    return ct_a, sym.unsqueeze(a, (-1,)) * row
 
 
 def gemm(a: Var, b: Var, c: Var | None = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,

@@ -165,8 +165,6 @@ def pad_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metada
     if not any(probed[1:]):
         return kernel(*operands, **metadata)
     count, (x, value) = stack_size(operands, probed), operands
-    assert x is not None
-    assert value is not None
     x = x if probed[0] else np.broadcast_to(x, (count, *x.shape))
     return kernel(x, value.reshape(count, *(1,) * (x.ndim - 1)), **metadata)
 

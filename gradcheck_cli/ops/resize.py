@@ -145,7 +145,6 @@ def resize(
 def resize_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
     """The sparsity rule: the entries that are sampled, along one axis after the other."""
     found = node.whole(sets, 0)
-    assert found is not None
     for sampling in node.metadata["samplings"]:
         taps = [np.take(found, column, axis=sampling.axis) for column in sampling.index.T]
         found = np.bitwise_or.reduce(taps, axis=0)

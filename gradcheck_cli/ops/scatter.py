@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, composite, deciding, from_end
-from gradcheck_cli.op.batching import Kernel, Operands, aligned, loop, stack_size
+from gradcheck_cli.op.batching import Kernel, Operands, aligned, loop
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets, SparsityRule
 from gradcheck_cli.ops.index import along, bind_elements, flat_index
 
@@ -115,16 +115,12 @@ def scatter_sparsity(rows: Callable[..., Rows]) -> SparsityRule:
         return out
 
     def read(sets: Sets, node: EvaluatedNode) -> Array:
-        data, indices, updates = node.operands
-        assert data is not None
-        assert updates is not None
         words = next(len(s) for s in sets if s is not None)
-        wholes = [node.whole(sets, i) for i in range(3)]
-        old, _, new = (
-            np.zeros((words, *x.shape), np.uint64) if s is None and x is not None else s
-            for s, x in zip(wholes, node.operands, strict=True)
+        old, new = (
+            np.zeros((words, *node.operands[i].shape), np.uint64) if sets[i] is None else node.whole(sets, i)
+            for i in (0, 2)
         )
-        return scattering(rows, united)(old, indices, new, **node.metadata)
+        return scattering(rows, united)(old, node.operands[1], new, **node.metadata)
 
     return read
 
@@ -174,26 +170,19 @@ def scatter_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], me
     """The batching rule: data and updates both get the probe axis; if the indices have it too, it is one more axis of
     the data.
     """
-    if probed[1] and metadata["reduction"] in (
-        "max",
-        "min",
-    ):  # the branch of an extremum numbers the updates of one probe
+    # the branch of an extremum numbers the updates of one probe
+    if probed[1] and metadata["reduction"] in ("max", "min"):
         return loop(kernel, operands, probed, metadata)
     if probed[1]:
         return aligned(kernel, operands, probed, {**metadata, "rank": metadata["rank"] + 1})
-    count, (data, indices, updates) = stack_size(operands, probed), operands
-    assert data is not None
-    assert updates is not None
-    data = data if probed[0] else np.broadcast_to(data, (count, *data.shape))
-    updates = updates if probed[2] else np.broadcast_to(updates, (count, *updates.shape))
-    return kernel(data, indices, updates, **metadata)
+    pair = operands[::2], probed[::2]
+    return aligned(lambda data, updates: kernel(data, operands[1], updates, **metadata), *pair, {})
 
 
 def scatter_nd_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
     """The same for ScatterND; probed index vectors begin with the number of their probe."""
     data, indices, updates = operands
     if probed[1] and metadata["reduction"] not in ("max", "min"):
-        assert indices is not None
         number = np.arange(len(indices)).reshape(-1, *(1,) * (indices.ndim - 1))
         column = np.broadcast_to(number, (*indices.shape[:-1], 1))
         indices = np.concatenate([column, indices], axis=-1)

@@ -17,7 +17,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.memory import require_shape
 from gradcheck_cli.op import Op, box_rules, composite, deciding, from_end, narrowing, zero
-from gradcheck_cli.op.batching import Kernel, Operands, aligned, elementwise, on, prefix, shape_only
+from gradcheck_cli.op.batching import Kernel, aligned, elementwise, on, shape_only, shaped
 from gradcheck_cli.op.sparsity import first, moved
 from gradcheck_cli.ops.quantize import to_float8
 
@@ -139,14 +139,6 @@ def bind_expand(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """Metadata with the shape that x and the given shape broadcast to."""
     given = checked(as_tuple(metadata["shape"]))
     return {"shape": checked(np.broadcast_shapes(x.shape, given))}
-
-
-def expand_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
-    """The batching rule: axes of length 1 go behind the probe axis."""
-    x, shape = operands[0], metadata["shape"]
-    assert x is not None
-    aligned_x = x.reshape(x.shape[0], *(1,) * (len(shape) + 1 - x.ndim), *x.shape[1:])
-    return kernel(aligned_x, shape=(x.shape[0], *shape))
 
 
 def concat(*xs: Array, axis: int) -> Array:
@@ -292,7 +284,7 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
 def reshaping(name: str, forward: Kernel, binding: Any, **more: Any) -> Op:
     """An operator that keeps entries in their order."""
     known = {"bind": binding, "linear": "each", "sparsity": moved, "boxes": box_rules.reshaped, "moves": "all"}
-    return Op(name, forward, reshape_vjp, prefix("shape"), **known, **more)
+    return Op(name, forward, reshape_vjp, shaped, **known, **more)
 
 
 SHAPE: list[Op] = [
@@ -302,8 +294,8 @@ SHAPE: list[Op] = [
     reshaping("Unsqueeze", unsqueeze, bind_unsqueeze, static={"axes": 1}),
     Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each", sparsity=moved,
        boxes=box_rules.transposed, moves="all"),
-    Op("Expand", expand, lambda ct, y, x, shape: (ct,), on(0, rule=expand_stack), static={"shape": 1}, bind=bind_expand,
-       linear="each", sparsity=moved, boxes=box_rules.expanded, integers={1: (1, 1)}, moves="all"),
+    Op("Expand", expand, lambda ct, y, x, shape: (ct,), shaped, static={"shape": 1}, bind=bind_expand, linear="each",
+       sparsity=moved, boxes=box_rules.expanded, integers={1: (1, 1)}, moves="all"),
     Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True, sparsity=moved,
        boxes=box_rules.cut, moves="part"),
     Op("Concat", concat, concat_vjp, aligned, linear="each", sparsity=moved, boxes=box_rules.joined, moves="joined",

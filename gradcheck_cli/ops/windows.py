@@ -128,7 +128,6 @@ def counts(axes: Sequence[Windows], count_include_pad: int) -> Array:
 def pool_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
     """The sparsity rule of pools: the entries of each window."""
     x = node.whole(sets, 0)
-    assert x is not None
     return combined(x, along(x, *(node.metadata[k] for k in _POOLED)), np.bitwise_or, 0)
 
 
@@ -137,11 +136,8 @@ def conv_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
     x, w, group = node.whole(sets, 0), node.whole(sets, 1), node.metadata["group"]
     found = [_bias(sets, node)]
     if x is not None:
-        assert node.operands[1] is not None
-        seen, metadata = _by_group(x, group), node.metadata
-        windows = along(
-            seen, node.operands[1].shape[2:], metadata["strides"], metadata["pads"], metadata["dilations"], 0
-        )
+        seen, geometry = _by_group(x, group), [node.metadata[k] for k in ("strides", "pads", "dilations")]
+        windows = along(seen, node.operands[1].shape[2:], *geometry, 0)
         found.append(_to_channels(combined(seen, windows, np.bitwise_or, 0), node))
     if w is not None:
         found.append(_by_channel(np.bitwise_or.reduce(w.reshape(*w.shape[:2], -1), axis=2), node))
@@ -163,7 +159,6 @@ def conv_transpose_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
 
 def _overlaid(x: Array, node: EvaluatedNode) -> Array:
     """The union over entries of the windows that each fills, cropped to the result."""
-    assert node.operands[1] is not None
     metadata, kernel = node.metadata, node.operands[1].shape[2:]
     space, rank = x.shape[-len(kernel) :], len(kernel)
     for i, full in enumerate(uncropped(space, kernel, dict(metadata))):
@@ -203,8 +198,6 @@ def conv_boxes(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     if boxes[0] is None or any(box is not None for box in boxes[1:]):
         return None
     (x, w), (y,) = node.operands[:2], node.outputs
-    assert x is not None
-    assert w is not None
     need, out, reached = _seeing(boxes[0][2:], w[2:], node.metadata, y[2:])
     images, own = boxes[0][0], {**node.metadata, "pads": (0,) * (2 * len(need))}
     needs = [(images, Span(0, x[1]), *need), *(None for _ in boxes[1:])]
@@ -217,8 +210,6 @@ def conv_transpose_boxes(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes
     if boxes[0] is None or any(box is not None for box in boxes[1:]):
         return None
     (x, w), (y,), metadata = node.operands[:2], node.outputs, node.metadata
-    assert x is not None
-    assert w is not None
     geometry = zip(boxes[0][2:], w[2:], metadata["strides"], metadata["dilations"], metadata["pads"], strict=False)
     out = [Span(s.start * stride - begin, (s.length - 1) * stride + (k - 1) * dilation + 1)
            for s, k, stride, dilation, begin in geometry]  # fmt: skip
