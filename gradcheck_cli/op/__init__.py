@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import Parameter
 from keyword import iskeyword
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -25,6 +25,7 @@ from gradcheck_cli.op.batching import BatchingRule, Kernel, elementwise, loop, s
 from gradcheck_cli.op.box_rules import BoxRule, same_place
 from gradcheck_cli.op.sparsity import SparsityRule
 
+Made = TypeVar("Made", bound=Kernel)
 Vjp: TypeAlias = Callable[..., Any]
 Metadata: TypeAlias = Mapping[str, Any]
 Cut: TypeAlias = Literal["", "rounds", "steps", "decides", "sizes"]  # reason for no derivative; "": there is one
@@ -346,6 +347,20 @@ class Signature:
         if any(p.kind is p.VAR_POSITIONAL and "None" not in str(p.annotation) for p in self._parameters):
             needed.extend(range(len(named), count))
         return needed
+
+
+def attributes_of(kernel: Kernel, *without: str) -> Callable[[Made], Made]:
+    """Decorates a kernel that hands `**attributes` on to another one: it takes all attributes of that, but for some."""
+
+    def extended(function: Made) -> Made:
+        own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        known = {*without, *(p.name for p in own)}
+        handed = (p for p in inspect.signature(kernel).parameters.values() if p.kind is p.KEYWORD_ONLY)
+        more = [p for p in handed if p.name not in known]
+        function.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
+        return function
+
+    return extended
 
 
 def zero(ct: Any, ans: Any, *primals: Any, **metadata: Any) -> tuple[None, ...]:

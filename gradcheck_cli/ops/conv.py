@@ -14,7 +14,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, trained
+from gradcheck_cli.op import Op, attributes_of, trained
 from gradcheck_cli.op.batching import trailing
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.windows import (
@@ -53,25 +53,12 @@ def conv(
     return biased(y, b, len(strides))
 
 
+@attributes_of(conv)
 def conv_transpose(
-    x: Array,
-    w: Array,
-    b: Array | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = (),
-    group: int = 1,
-    kernel_shape: Ints = (),
-    output_padding: Ints = (),
-    output_shape: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
+    x: Array, w: Array, b: Array | None = None, *, output_padding: Ints = (), output_shape: Ints = (), **geometry: Any
 ) -> Array:
     """The transpose of `conv` in x: w is `(..., C, M / group, *kernel)`, the result `(..., N, M, *out)`."""
-    y = native.conv_transpose(
-        x, w, strides=strides, pads=pads, dilations=dilations, group=group, output_padding=output_padding
-    )
-    return biased(y, b, len(strides))
+    return biased(native.conv_transpose(x, w, output_padding=output_padding, **geometry), b, len(output_padding))
 
 
 def biased(y: Array, b: Array | None, rank: int) -> Array:
@@ -116,30 +103,17 @@ def bind_conv_transpose(metadata: dict[str, Any], x: Array, w: Array, b: Array |
     return {"group": group, **window}
 
 
-def conv_vjp(
-    ct: Var, y: Var, x: Var, w: Var, *b: Var, group: int, strides: Ints, pads: Ints, dilations: Ints
-) -> tuple[Var | None, ...]:
+def conv_vjp(ct: Var, y: Var, x: Var, w: Var, *b: Var, group: int, **geometry: Ints) -> tuple[Var | None, ...]:
     """ct_x is the transposed convolution of ct, ct_w the correlation of x and ct."""
-    geometry = {"strides": strides, "pads": pads, "dilations": dilations}
     ct_x = scattered(ct, w, x, group, geometry) if sym.wanted(x) else None
     ct_w = correlated(x, ct, w.shape, group, geometry) if sym.wanted(w) else None
     return ct_x, ct_w, *(_to_bias(ct) if sym.wanted(each) else None for each in b)
 
 
 def conv_transpose_vjp(
-    ct: Var,
-    y: Var,
-    x: Var,
-    w: Var,
-    *b: Var,
-    group: int,
-    strides: Ints,
-    pads: Ints,
-    dilations: Ints,
-    output_padding: Ints,
+    ct: Var, y: Var, x: Var, w: Var, *b: Var, group: int, output_padding: Ints, **geometry: Ints
 ) -> tuple[Var | None, ...]:
     """ct_x is the convolution of ct, ct_w the correlation of both."""
-    geometry = {"strides": strides, "pads": pads, "dilations": dilations}
     ct_x = _leading(ct.tape.apply("Conv", ct, w, group=group, **geometry), x.shape) if sym.wanted(x) else None
     ct_w = correlated(ct, x, w.shape, group, geometry) if sym.wanted(w) else None
     return ct_x, ct_w, *(_to_bias(ct) if sym.wanted(each) else None for each in b)

@@ -16,8 +16,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.native.geometry import Windows
-from gradcheck_cli.op import Op, composite, counting, deciding
+from gradcheck_cli.op import Op, attributes_of, composite, counting, deciding
 from gradcheck_cli.op.batching import on, trailing
 from gradcheck_cli.op.sparsity import moved
 from gradcheck_cli.ops.conv import scattered
@@ -48,20 +47,10 @@ def in_whole(place: Array, shape: Sequence[int], rank: int, storage_order: int) 
     return np.asarray(place + images * math.prod(space))
 
 
-def max_pool(
-    x: Array,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = (),
-    pads: Ints = (),
-    storage_order: int = 0,
-    strides: Ints = (),
-    n_outputs: int = 1,
-) -> tuple[Array, ...]:
+@attributes_of(along)
+def max_pool(x: Array, *, storage_order: int = 0, n_outputs: int = 1, **window: Any) -> tuple[Array, ...]:
     """The maximum of each window of x `(..., N, C, *space)`, and its flat position in `(N, C, *space)`."""
-    axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
+    axes = along(x, **window)
     if n_outputs == 1:
         return (native.maxima(x, axes),)
     best, place = native.winners(x, axes)
@@ -82,76 +71,50 @@ def max_pool_near_real(
     return y, in_whole(np.broadcast_to(place, y.shape), x.shape, rank, storage_order)
 
 
-def max_pool_branch(
-    x: Array, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int, **_: Any
-) -> Array:
+def max_pool_branch(x: Array, **window: Any) -> Array:
     """The entry that wins each window."""
-    return native.winners(x.real, along(x, kernel_shape, strides, pads, dilations, ceil_mode))[1]
+    return native.winners(x.real, along(x, **window))[1]
 
 
 def max_pool_vjp(
-    cts: Sequence[Var | None],
-    ans: Sequence[Var],
-    x: Var,
-    *,
-    storage_order: int,
-    n_outputs: int,
-    **window: Any,
+    cts: Sequence[Var | None], ans: Sequence[Var], x: Var, *, storage_order: int, n_outputs: int, **window: Any
 ) -> tuple[Var | None]:
     """The cotangent of each window added to the entry that won."""
     ct = cts[0]
     if ct is None:
         return (None,)
     known = n_outputs > 1 and storage_order == 0 and ans[1] is not None
-    index = ans[1] if known else x.tape.emit("MaxPool", (x,), window, n_outputs=2)[1]
-    zeros = sym.full(x.tape, (x.size,), 0, x.dtype)
+    return (unpooled(ct, ans[1] if known else x.tape.emit("MaxPool", (x,), window, n_outputs=2)[1], x.shape),)
+
+
+def unpooled(ct: Var, index: Var, shape: Ints) -> Var:
+    """Cotangents of windows, added up at flat positions in a tensor of a shape."""
+    zeros = sym.full(ct.tape, (math.prod(shape),), 0, ct.dtype)
     flat = [sym.reshape(v, (ct.size,)) for v in (index, ct)]
-    return (sym.reshape(x.tape.apply("ScatterElements", zeros, *flat, axis=0, reduction="add"), x.shape),)
+    return sym.reshape(ct.tape.apply("ScatterElements", zeros, *flat, axis=0, reduction="add"), shape)
 
 
-def average_pool(
-    x: Array,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    dilations: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Array:
+@attributes_of(along)
+def average_pool(x: Array, *, count_include_pad: int = 0, **window: Any) -> Array:
     """The mean of each window, over its entries in the input, or in the padded input."""
-    axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
+    axes = along(x, **window)
     mean, count = native.sums(x, axes), counts(axes, count_include_pad).astype(x.real.dtype)
     for part in (mean.real, mean.imag) if mean.dtype.kind == "c" else (mean,):
         part /= count  # a complex division would take longer
     return mean
 
 
-def average_pool_vjp(
-    ct: Var, y: Var, x: Var, *, kernel_shape: Ints, ceil_mode: int, count_include_pad: int, **geometry: Any
-) -> tuple[Var | None]:
+def average_pool_vjp(ct: Var, y: Var, x: Var, *, count_include_pad: int, **window: Any) -> tuple[Var | None]:
     """An equal share of ct to every entry of the window."""
-    axes = along(x.value, kernel_shape, ceil_mode=ceil_mode, **geometry)
-    share = ct / x.tape.constant(counts(axes, count_include_pad), x.dtype)
-    return (shared(share, x, kernel_shape, geometry),)
+    share = ct / x.tape.constant(counts(along(x.value, **window), count_include_pad), x.dtype)
+    return (_shared(share, x, window),)
 
 
-def lp_pool(
-    x: Array,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = (),
-    p: int = 2,
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Array:
+@attributes_of(along)
+def lp_pool(x: Array, *, p: int = 2, **window: Any) -> Array:
     """The p-norm of each window."""
     magnitude = np.where(x.real < 0, -x, x) if p % 2 else x
-    axes = along(x, kernel_shape, strides, pads, dilations, ceil_mode)
-    total = native.sums(magnitude**p, axes)
+    total = native.sums(magnitude**p, along(x, **window))
     root = total if p == 1 else np.sqrt(total) if p == 2 else total ** (1 / p)
     return root.astype(x.dtype, copy=False)
 
@@ -161,16 +124,17 @@ def lp_pool_branch(x: Array, *, p: int, **window: Any) -> Array:
     return np.asarray(np.sign(x.real) if p % 2 else lp_pool(x.real, p=p, **window) == 0)
 
 
-def lp_pool_vjp(
-    ct: Var, y: Var, x: Var, *, kernel_shape: Ints, ceil_mode: int, p: int, **geometry: Any
-) -> tuple[Var | None]:
+def lp_pool_vjp(ct: Var, y: Var, x: Var, *, p: int, **window: Any) -> tuple[Var | None]:
     """ct sign(x) (|x| / y)^(p-1), and 0 where y is 0."""
     if p > 1:
         zero = sym.equal(y, 0)
         norm = sym.where(zero, 1, y)
         ct = sym.where(zero, 0, ct / (norm if p == 2 else norm ** (p - 1.0)))
-    back = shared(ct, x, kernel_shape, geometry)
-    return (None if back is None else back * _slope(x, p),)
+    back = _shared(ct, x, window)
+    if back is None:
+        return (None,)
+    back = back * sym.sign(x) if p % 2 else back
+    return (back if p == 1 else back * (x if p == 2 else x ** (p - 1.0)),)
 
 
 def global_average_pool(x: Var) -> Var:
@@ -250,16 +214,11 @@ def bind_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     window = settled(metadata, x.shape[2:], kernel)
     kept = {k: v for k, v in metadata.items() if k != "auto_pad"}
     bound = {"ceil_mode": 0, **kept, "kernel_shape": kernel, **window}
-    if min(axis.count for axis in windows_of(x, bound)) < 1:
+    if min(axis.count for axis in along(x, **bound)) < 1:
         raise misfit(x.shape[2:], kernel, window)
     lengths = padded(x.shape[2:], window)
     checked((*x.shape[:2], *(n + r for n, r in zip(lengths, reach(kernel, window), strict=True))))
     return bound
-
-
-def windows_of(x: Array, bound: dict[str, Any]) -> list[Windows]:
-    """The windows that bound metadata describes."""
-    return along(x, *(bound[k] for k in ("kernel_shape", "strides", "pads", "dilations", "ceil_mode")))
 
 
 def bind_average_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
@@ -277,7 +236,7 @@ def bind_lp_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 def bind_max_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """Metadata as for every pool; ModelError if a window lies in the padding and has no maximum."""
     bound = {"storage_order": 0, **bind_pool(metadata, x)}
-    if not all(axis.taken(padded=False).all() for axis in windows_of(x, bound)):
+    if not all(axis.taken(padded=False).all() for axis in along(x, **bound)):
         raise ModelError(f"pads {list(bound['pads'])} contain a whole window of {list(bound['kernel_shape'])}")
     return bound
 
@@ -296,29 +255,16 @@ def bind_max_unpool(metadata: dict[str, Any], x: Array, index: Array) -> dict[st
         raise ModelError(f"output_shape {list(output_shape)} does not fit X {list(x.shape)}")
     if any(n < m for n, m in zip(output_shape, shape, strict=True)):
         shape = output_shape
-    return {
-        "kernel_shape": kernel,
-        "strides": strides,
-        "pads": pads,
-        "output_shape": output_shape,
-        "shape": shape,
-    }
+    return {"kernel_shape": kernel, "strides": strides, "pads": pads, "output_shape": output_shape, "shape": shape}
 
 
-def shared(share: Var, x: Var, kernel_shape: Ints, geometry: dict[str, Any]) -> Var | None:
+def _shared(share: Var, x: Var, window: dict[str, Any]) -> Var | None:
     """For every entry of x, the sum of the shares of the windows it is in."""
     n, c = x.shape[:2]
-    ones = sym.full(share.tape, (1, 1, *kernel_shape), 1, share.dtype)
+    ones = sym.full(share.tape, (1, 1, *window["kernel_shape"]), 1, share.dtype)
     images = sym.reshape(share, (n * c, 1, *share.shape[2:]))
-    back = scattered(images, ones, x, 1, geometry)
+    back = scattered(images, ones, x, 1, {k: window[k] for k in ("strides", "pads", "dilations")})
     return None if back is None else sym.reshape(back, x.shape)
-
-
-def _slope(x: Var, p: int) -> Var:
-    """The derivative of |x|^p / p."""
-    sign: Var = sym.sign(x)
-    power = x if p == 2 else x ** (p - 1.0)
-    return sign if p == 1 else sign * power if p % 2 else power
 
 
 POOL: list[Op] = [

@@ -14,7 +14,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.op import Op, composite, from_end, quantized, rounding, rounding_into
+from gradcheck_cli.op import Op, attributes_of, composite, from_end, quantized, rounding, rounding_into
 
 ROUNDED, COUNTED = ("gradcheck", "Rounded"), ("gradcheck", "Counted")
 
@@ -71,16 +71,20 @@ def matmul_integer(a: Var, b: Var, a_zero_point: Var | None = None, b_zero_point
 
 def conv_integer(
     x: Var, w: Var, x_zero_point: Var | None = None, w_zero_point: Var | None = None, *,
-    auto_pad: str = "NOTSET", dilations: tuple[int, ...] | None = None, group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None, pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    auto_pad: str = "NOTSET", dilations: tuple[int, ...] = (), group: int = 1, kernel_shape: tuple[int, ...] = (),
+    pads: tuple[int, ...] = (), strides: tuple[int, ...] = (),
 ) -> Var:  # fmt: skip
     """The convolution of integers minus their zero points, as int32; the padding is the zero point."""
-    geometry = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "kernel_shape": kernel_shape,
-                "pads": pads, "strides": strides}  # fmt: skip
+    window = {"auto_pad": auto_pad, "group": group, "dilations": dilations, "kernel_shape": kernel_shape,
+              "pads": pads, "strides": strides}  # fmt: skip
+    return _counted(_convolved(x, w, x_zero_point, w_zero_point, {k: v for k, v in window.items() if v}))
+
+
+def _convolved(x: Var, w: Var, x_zero: Var | None, w_zero: Var | None, window: dict[str, Any]) -> Var:
+    """The convolution of integers minus their zero points."""
     wide = _width(x, w)
-    zeros = x_zero_point, _channels(w_zero_point, w.ndim)
-    return _counted(_conv(_centered(x, zeros[0], wide), _centered(w, zeros[1], wide), geometry))
+    filters = _centered(w, _channels(w_zero, w.ndim), wide)
+    return x.tape.apply("Conv", _centered(x, x_zero, wide), filters, **window)
 
 
 def qlinear_matmul(
@@ -94,18 +98,14 @@ def qlinear_matmul(
     return _coded(product * scale, _rows(y_zero_point), y_zero_point.dtype, 1)
 
 
+@attributes_of(conv_integer)
 def qlinear_conv(
     x: Var, x_scale: Var, x_zero_point: Var, w: Var, w_scale: Var, w_zero_point: Var, y_scale: Var,
-    y_zero_point: Var, b: Var | None = None, *, auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None, group: int = 1, kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None, strides: tuple[int, ...] | None = None,
+    y_zero_point: Var, b: Var | None = None, **window: Any,
 ) -> Var:  # fmt: skip
     """The convolution of quantized numbers, quantized; the bias has the scale of x times that of w."""
-    geometry = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "kernel_shape": kernel_shape,
-                "pads": pads, "strides": strides}  # fmt: skip
     wide = _width(x, w)
-    left, right = _centered(x, x_zero_point, wide), _centered(w, _channels(w_zero_point, w.ndim), wide)
-    product = _conv(left, right, geometry)
+    product = _convolved(x, w, x_zero_point, w_zero_point, window)
     if b is not None:
         product = product + _channels(sym.cast(b, wide), w.ndim - 1)
     scale = sym.cast(x_scale, wide) * _channels(sym.cast(w_scale, wide), w.ndim - 1) / sym.cast(y_scale, wide)
@@ -179,10 +179,6 @@ def _rows(x: Any) -> Any:
 def _channels(x: Any, rank: int) -> Any:
     """A vector with an entry for each channel, in a shape that broadcasts; channels are axis `-rank`."""
     return sym.reshape(x, (-1, *(1,) * (rank - 1))) if x is not None and x.ndim == 1 else x
-
-
-def _conv(x: Var, w: Var, geometry: dict[str, Any]) -> Var:
-    return x.tape.apply("Conv", x, w, **{k: v for k, v in geometry.items() if v is not None})
 
 
 def to_float8(x: Array, to: Any, *, saturate: int = 1, round_mode: str = "up") -> Array:

@@ -21,7 +21,6 @@ from gradcheck_cli.op.boxes import Box, Span, clipped
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets
 
 Ints = Sequence[int]
-_POOLED = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode")
 
 
 def settled(metadata: dict[str, Any], space: Ints, kernel: Ints) -> dict[str, Any]:
@@ -103,8 +102,11 @@ def totals(pads: Ints) -> list[int]:
     return [pads[i] + pads[i + rank] for i in range(rank)]
 
 
-def along(x: Array, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int) -> list[Windows]:
-    """The windows along each spatial axis of x.
+def along(
+    x: Array, *, kernel_shape: Ints, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Ints = (),
+    pads: Ints = (), strides: Ints = (), **other: Any,
+) -> list[Windows]:  # fmt: skip
+    """The windows along each spatial axis of x, by the attributes of a pool once they are explicit.
 
     With `ceil_mode` a last window may go beyond the padding, unless it would start there.
     """
@@ -128,7 +130,7 @@ def counts(axes: Sequence[Windows], count_include_pad: int) -> Array:
 def pool_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
     """The sparsity rule of pools: the entries of each window."""
     x = node.whole(sets, 0)
-    return combined(x, along(x, *(node.metadata[k] for k in _POOLED)), np.bitwise_or, 0)
+    return combined(x, along(x, **node.metadata), np.bitwise_or, 0)
 
 
 def conv_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
@@ -136,8 +138,8 @@ def conv_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
     x, w, group = node.whole(sets, 0), node.whole(sets, 1), node.metadata["group"]
     found = [_bias(sets, node)]
     if x is not None:
-        seen, geometry = _by_group(x, group), [node.metadata[k] for k in ("strides", "pads", "dilations")]
-        windows = along(seen, node.operands[1].shape[2:], *geometry, 0)
+        seen = _by_group(x, group)
+        windows = along(seen, kernel_shape=node.operands[1].shape[2:], **node.metadata)
         found.append(_to_channels(combined(seen, windows, np.bitwise_or, 0), node))
     if w is not None:
         found.append(_by_channel(np.bitwise_or.reduce(w.reshape(*w.shape[:2], -1), axis=2), node))

@@ -14,8 +14,10 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import Op, as_given, composite, counting, deciding, either, trained
+from gradcheck_cli.op import Op, as_given, attributes_of, composite, counting, deciding, either, trained
+from gradcheck_cli.ops.conv import conv, conv_transpose
 from gradcheck_cli.ops.index import INDEX
+from gradcheck_cli.ops.matmul import gemm
 from gradcheck_cli.ops.pad import PAD
 from gradcheck_cli.ops.quantize import QUANTIZE
 from gradcheck_cli.ops.sampling import LINEAR, Taps, extended, meet, sample
@@ -109,23 +111,23 @@ def fused_matmul(
     return y if alpha == 1 else y * alpha
 
 
+@attributes_of(fused_matmul)
 def fused_matmul_activation(
-    a: Var, b: Var, *, alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0,
-    transBatchB: int = 0, activation: str, activation_alpha: float | None = None, activation_axis: int | None = None,
-    activation_beta: float | None = None, activation_gamma: float | None = None,
+    a: Var, b: Var, *, activation: str, activation_alpha: float | None = None, activation_axis: int | None = None,
+    activation_beta: float | None = None, activation_gamma: float | None = None, **product: Any,
 ) -> Var:  # fmt: skip
     """FusedMatMul, then an activation."""
-    y = fused_matmul(a, b, alpha=alpha, transA=transA, transB=transB, transBatchA=transBatchA, transBatchB=transBatchB)
+    y = fused_matmul(a, b, **product)
     return _activated(y, activation, activation_alpha, activation_beta, activation_gamma, axis=activation_axis)
 
 
+@attributes_of(gemm)
 def fused_gemm(
-    a: Var, b: Var, c: Var | None = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0,
-    activation: str = "", activation_alpha: float | None = None, activation_beta: float | None = None,
-    activation_gamma: float | None = None,
+    a: Var, b: Var, c: Var | None = None, *, activation: str = "", activation_alpha: float | None = None,
+    activation_beta: float | None = None, activation_gamma: float | None = None, **product: Any,
 ) -> Var:  # fmt: skip
     """Gemm, then an activation."""
-    y = a.tape.apply("Gemm", a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    y = a.tape.apply("Gemm", a, b, c, **product)
     return _activated(y, activation, activation_alpha, activation_beta, activation_gamma)
 
 
@@ -134,15 +136,13 @@ def gemm_fast_gelu(x: Var, w: Var, bias: Var | None = None) -> Var:
     return fast_gelu(sym.matmul(x, w), bias)
 
 
+@attributes_of(conv)
 def fused_conv(
     x: Var, w: Var, b: Var | None = None, z: Var | None = None, *, activation: str = "",
-    activation_params: tuple[float, ...] = (), auto_pad: str = "NOTSET", dilations: tuple[int, ...] = (),
-    group: int = 1, kernel_shape: tuple[int, ...] = (), pads: tuple[int, ...] = (), strides: tuple[int, ...] = (),
+    activation_params: tuple[float, ...] = (), **window: Any,
 ) -> Var:  # fmt: skip
     """Conv, plus z, then an activation."""
-    lists = {"dilations": dilations, "kernel_shape": kernel_shape, "pads": pads, "strides": strides}
-    given = {name: value for name, value in lists.items() if value}
-    y = x.tape.apply("Conv", x, w, b, auto_pad=auto_pad, group=group, **given)
+    y = x.tape.apply("Conv", x, w, b, **window)
     return _activated(y if z is None else y + z, activation, *activation_params)
 
 
@@ -249,6 +249,16 @@ def _activated(
     return y.tape.apply(name, y, **given, **({} if axis is None else {"axis": axis}))
 
 
+def channels_first(x: Var) -> Var:
+    """`(N, *space, C)` as `(N, C, *space)`."""
+    return sym.transpose(x, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+
+
+def channels_back(x: Var) -> Var:
+    """`(N, C, *space)` as `(N, *space, C)`."""
+    return sym.transpose(x, (0, *range(2, x.ndim), 1))
+
+
 def _same(*families: list[Op]) -> list[Op]:
     return [replace(op, domain=DOMAIN) for family in families for op in family if not op.domain and op.name in _ALIASES]
 
@@ -339,15 +349,10 @@ def _met(places: Var, mode: str) -> Taps:
     return Taps(sym.unsqueeze(sym.cast(sym.floor(places + 0.5), np.int64), (-1,)))
 
 
-def conv_transpose_with_dynamic_pads(
-    x: Var, w: Var, b: Var | None = None, *, auto_pad: str = "NOTSET", dilations: Ints = (), group: int = 1,
-    kernel_shape: Ints = (), output_padding: Ints = (), pads: Ints | int = (), strides: Ints = (),
-) -> Var:  # fmt: skip
+@attributes_of(conv_transpose, "output_shape")
+def conv_transpose_with_dynamic_pads(x: Var, w: Var, b: Var | None = None, **window: Any) -> Var:
     """ConvTranspose whose pads are an input."""
-    lists = {"dilations": dilations, "kernel_shape": kernel_shape, "output_padding": output_padding, "pads": pads,
-             "strides": strides}  # fmt: skip
-    given = {name: value for name, value in lists.items() if value}
-    return x.tape.apply("ConvTranspose", x, w, b, auto_pad=auto_pad, group=group, **given)
+    return x.tape.apply("ConvTranspose", x, w, b, **window)
 
 
 def word_conv_embedding(

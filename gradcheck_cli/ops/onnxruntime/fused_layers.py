@@ -19,9 +19,9 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op, composite, counting, deciding, either, trained
+from gradcheck_cli.op import Op, attributes_of, composite, counting, deciding, either, trained
 from gradcheck_cli.ops.normalization import inverse_rms
-from gradcheck_cli.ops.onnxruntime.fused import fused
+from gradcheck_cli.ops.onnxruntime.fused import channels_back, channels_first, fused
 from gradcheck_cli.ops.recurrent import linear_attention
 
 SMALL, EPSILON = 9.999999960041972e-13, 9.999999747378752e-06
@@ -107,25 +107,22 @@ def group_norm(
     """GroupNormalization of images, with channels last by default, and Silu if `activation` is 1."""
     if activation not in (0, 1):
         raise ValueError(f"activation is {activation}; known are 0 and 1")
-    first = sym.transpose(x, (0, x.ndim - 1, *range(1, x.ndim - 1))) if channels_last else x
+    first = channels_first(x) if channels_last else x
     y = x.tape.apply("GroupNormalization", first, gamma, beta, num_groups=groups, epsilon=epsilon)
-    y = sym.transpose(y, (0, *range(2, x.ndim), 1)) if channels_last else y
+    y = channels_back(y) if channels_last else y
     return y * sym.sigmoid(y) if activation else y
 
 
+@attributes_of(group_norm)
 def skip_group_norm(
-    x: Var, gamma: Var, beta: Var, skip: Var, bias: Var | None = None, *, activation: int, channels_last: int = 1,
-    epsilon: float = EPSILON, groups: int,
-) -> tuple[Var, Var]:  # fmt: skip
+    x: Var, gamma: Var, beta: Var, skip: Var, bias: Var | None = None, *, channels_last: int = 1, **norm: Any
+) -> tuple[Var, Var]:
     """GroupNorm of x + skip + bias, and that sum."""
     spatial = range(1, x.ndim - 1) if channels_last else range(2, x.ndim)
     total = x + (sym.unsqueeze(skip, spatial) if skip.ndim == 2 else skip)
     if bias is not None:
         total = total + (bias if channels_last else sym.unsqueeze(bias, range(1, x.ndim - 1)))
-    y = group_norm(
-        total, gamma, beta, activation=activation, channels_last=channels_last, epsilon=epsilon, groups=groups
-    )
-    return y, total
+    return group_norm(total, gamma, beta, channels_last=channels_last, **norm), total
 
 
 def gated_rms_norm(x: Var, scale: Var, gate: Var, *, activation: str = "silu", epsilon: float = EPSILON) -> Var:

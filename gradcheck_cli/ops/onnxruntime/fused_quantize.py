@@ -17,14 +17,14 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op, as_given, deciding, either, quantized, rounding_of
+from gradcheck_cli.op import Op, as_given, attributes_of, deciding, either, quantized, rounding_of
 from gradcheck_cli.ops.activation import LEAK
-from gradcheck_cli.ops.onnxruntime.fused import fused
-from gradcheck_cli.ops.pool import bind_pool, windows_of
+from gradcheck_cli.ops.conv import conv
+from gradcheck_cli.ops.onnxruntime.fused import channels_back, channels_first, fused
+from gradcheck_cli.ops.pool import average_pool, bind_pool, max_pool
 from gradcheck_cli.ops.recurrent import Activation, Cell, RecurrentLayer, lstm_cells, part, run_lstm
-from gradcheck_cli.ops.windows import counts
+from gradcheck_cli.ops.windows import along, counts
 
-Ints = tuple[int, ...]
 Names: TypeAlias = tuple[str, ...]
 Numbers: TypeAlias = tuple[float, ...]
 
@@ -89,27 +89,25 @@ def qlinear_where(
     return _coded(chosen, z_scale, z_zero_point, x)
 
 
+@attributes_of(average_pool, "dilations")
 def qlinear_average_pool(
     x: Var, x_scale: Var, x_zero_point: Var | None, y_scale: Var, y_zero_point: Var | None = None, *,
-    auto_pad: str = "NOTSET", ceil_mode: int = 0, channels_last: int = 0, count_include_pad: int = 0,
-    kernel_shape: Ints, pads: Ints = (), strides: Ints = (),
+    channels_last: int = 0, count_include_pad: int = 0, **window: Any,
 ) -> Var:  # fmt: skip
     """AveragePool, with channels last if `channels_last`.
 
     A window that `ceil_mode` lets reach beyond the padding is divided by its full size if padding counts, as in
     onnxruntime's kernel; the standard's AveragePool leaves out the part beyond.
     """
-    geometry = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "kernel_shape": kernel_shape}
-    geometry |= {name: value for name, value in (("pads", pads), ("strides", strides)) if value}
 
     def pooled(v: Var) -> Var:
-        mean = v.tape.apply("AveragePool", v, count_include_pad=count_include_pad, **geometry)
-        if not (count_include_pad and ceil_mode):
+        mean = v.tape.apply("AveragePool", v, count_include_pad=count_include_pad, **window)
+        if not (count_include_pad and window.get("ceil_mode")):
             return mean
-        counted = counts(windows_of(v.value, bind_pool(dict(geometry), v.value)), 1)
-        return mean * v.tape.constant(counted / math.prod(kernel_shape), v.dtype)
+        counted = counts(along(v.value, **bind_pool(window, v.value)), 1)
+        return mean * v.tape.constant(counted / math.prod(window["kernel_shape"]), v.dtype)
 
-    average = of_one(lambda v: _channels_last(pooled(_channels_first(v))) if channels_last else pooled(v))
+    average = of_one(lambda v: channels_back(pooled(channels_first(v))) if channels_last else pooled(v))
     return average(x, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
@@ -122,31 +120,21 @@ def qlinear_global_average_pool(
     return average(x, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
+@attributes_of(conv)
 def qlinear_conv(
     x: Var, x_scale: Var, x_zero_point: Var, w: Var, w_scale: Var, w_zero_point: Var, y_scale: Var,
-    y_zero_point: Var, b: Var | None = None, *, auto_pad: str = "NOTSET", channels_last: int = 0, dilations: Ints = (),
-    group: int = 1, kernel_shape: Ints = (), pads: Ints = (), strides: Ints = (),
+    y_zero_point: Var, b: Var | None = None, *, channels_last: int = 0, **window: Any,
 ) -> Var:  # fmt: skip
     """ONNX's QLinearConv, with channels last if `channels_last`."""
-    lists = {"dilations": dilations, "kernel_shape": kernel_shape, "pads": pads, "strides": strides}
-    given = {name: value for name, value in lists.items() if value}
     quanta = x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, b
-    first = _channels_first(x) if channels_last else x
-    y = x.tape.apply("QLinearConv", first, *quanta, auto_pad=auto_pad, group=group, **given)
-    return _channels_last(y) if channels_last else y
+    y = x.tape.apply("QLinearConv", channels_first(x) if channels_last else x, *quanta, **window)
+    return channels_back(y) if channels_last else y
 
 
-def nhwc_max_pool(
-    x: Var, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Ints = (), kernel_shape: Ints,
-    pads: Ints = (), strides: Ints = (),
-) -> Var:  # fmt: skip
+@attributes_of(max_pool, "storage_order", "n_outputs")
+def nhwc_max_pool(x: Var, **window: Any) -> Var:
     """MaxPool of integers, with channels last."""
-    lists = {"dilations": dilations, "pads": pads, "strides": strides}
-    given = {name: value for name, value in lists.items() if value}
-    y = x.tape.apply(
-        "MaxPool", _channels_first(x), auto_pad=auto_pad, ceil_mode=ceil_mode, kernel_shape=kernel_shape, **given
-    )
-    return _channels_last(y)
+    return channels_back(x.tape.apply("MaxPool", channels_first(x), **window))
 
 
 def qgemm(
@@ -242,14 +230,6 @@ def _coded(y: Var, scale: Var, zero_point: Var | None, like: Var) -> Var:
 def _less(x: Var, zero_point: Var | None, scale: Var) -> Var:
     number = sym.cast(x, scale.dtype)
     return number if zero_point is None else number - sym.cast(zero_point, scale.dtype)
-
-
-def _channels_first(x: Var) -> Var:
-    return sym.transpose(x, (0, x.ndim - 1, *range(1, x.ndim - 1)))
-
-
-def _channels_last(x: Var) -> Var:
-    return sym.transpose(x, (0, *range(2, x.ndim), 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ declarations (`formats`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,16 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite, deciding, from_end
-from gradcheck_cli.ops.conv import bind_conv, bind_conv_transpose, conv_transpose_vjp, conv_vjp
+from gradcheck_cli.op import Op, attributes_of, composite, deciding, from_end
+from gradcheck_cli.ops.conv import bind_conv, bind_conv_transpose, conv, conv_transpose, conv_transpose_vjp, conv_vjp
 from gradcheck_cli.ops.index import bind_elements, bind_gather_nd, gather_elements_vjp, gather_nd_vjp, scatter_back
 from gradcheck_cli.ops.onnxruntime.fused import fused
 from gradcheck_cli.ops.pad import bind_slice, slice_vjp
-from gradcheck_cli.ops.pool import average_pool_vjp, bind_average_pool, bind_max_pool, windows_of
+from gradcheck_cli.ops.pool import average_pool, average_pool_vjp, bind_average_pool, bind_max_pool, max_pool, unpooled
 from gradcheck_cli.ops.reduce import bind_reduction
-from gradcheck_cli.ops.resize import Sampling, bind_resize, resize_vjp
+from gradcheck_cli.ops.resize import bind_resize, resize, resize_vjp
 from gradcheck_cli.ops.shape import as_tuple, bind_split, checked
-from gradcheck_cli.ops.windows import padded, reach, totals, uncropped
+from gradcheck_cli.ops.windows import along, padded, reach, totals, uncropped
 
 Ints = tuple[int, ...]
 
@@ -167,15 +167,13 @@ def _zeros(dy: Var, shape: Ints) -> Var:
 
 def _check(dy: Array, expected: Ints) -> None:
     if dy.shape != tuple(expected):
-        raise ModelError(f"dY has shape {list(dy.shape)}; it needs {list(expected)}")
+        raise ModelError(f"the forward operator gives {list(expected)}, not {list(dy.shape)}")
 
 
-def conv_grad(
-    dy: Var, x: Var, w: Var, *, auto_pad: str = "NOTSET", dilations: Ints = (), group: int = 1,
-    kernel_shape: Ints = (), pads: Ints = (), strides: Ints = (),
-) -> tuple[Var, ...]:  # fmt: skip
+@attributes_of(conv)
+def conv_grad(dy: Var, x: Var, w: Var, **window: Any) -> tuple[Var, ...]:
     """Cotangents of the input, the filter and the bias of Conv."""
-    ct_x, *others = conv_vjp(dy, dy, x, w, dy, group=group, strides=strides, pads=pads, dilations=dilations)
+    ct_x, *others = conv_vjp(dy, dy, x, w, dy, **window)
     return sym.zeros_like(x) if ct_x is None else ct_x, *(ct for ct in others if ct is not None)
 
 
@@ -183,17 +181,14 @@ def bind_conv_grad(metadata: dict[str, Any], dy: Array, x: Array, w: Array) -> d
     """Metadata as for Conv; ModelError unless dY has the shape of its output."""
     window = bind_conv(metadata, x, w)
     sizes = zip(padded(x.shape[2:], window), reach(w.shape[2:], window), window["strides"], strict=True)
-    _check_shape(dy, (x.shape[0], w.shape[0], *((n - r) // s + 1 for n, r, s in sizes)))
+    _check(dy, (x.shape[0], w.shape[0], *((n - r) // s + 1 for n, r, s in sizes)))
     return window
 
 
-def conv_transpose_grad(
-    dy: Var, x: Var, w: Var, *, auto_pad: str = "NOTSET", dilations: Ints = (), group: int = 1,
-    kernel_shape: Ints = (), output_padding: Ints = (), output_shape: Ints = (), pads: Ints = (), strides: Ints = (),
-) -> tuple[Var | None, ...]:  # fmt: skip
+@attributes_of(conv_transpose)
+def conv_transpose_grad(dy: Var, x: Var, w: Var, **window: Any) -> tuple[Var | None, ...]:
     """Cotangents of the input, the filter and the bias of ConvTranspose."""
-    geometry = {"strides": strides, "pads": pads, "dilations": dilations, "output_padding": output_padding}
-    return conv_transpose_vjp(dy, dy, x, w, dy, group=group, **geometry)
+    return conv_transpose_vjp(dy, dy, x, w, dy, **window)
 
 
 def bind_conv_transpose_grad(metadata: dict[str, Any], dy: Array, x: Array, w: Array) -> dict[str, Any]:
@@ -201,61 +196,41 @@ def bind_conv_transpose_grad(metadata: dict[str, Any], dy: Array, x: Array, w: A
     window = bind_conv_transpose(metadata, x, w)
     full = uncropped(x.shape[2:], w.shape[2:], window)
     sizes = zip(full, window["output_padding"], totals(window["pads"]), strict=True)
-    _check_shape(dy, (x.shape[0], w.shape[1] * window["group"], *(f + extra - crop for f, extra, crop in sizes)))
+    _check(dy, (x.shape[0], w.shape[1] * window["group"], *(f + extra - crop for f, extra, crop in sizes)))
     return window
 
 
-def max_pool_grad(
-    dy: Var, indices: Var, *, shape: Ints = (), kernel_shape: Ints, auto_pad: str = "NOTSET", ceil_mode: int = 0,
-    dilations: Ints = (), pads: Ints = (), storage_order: int = 0, strides: Ints = (),
-) -> Var:  # fmt: skip
+@attributes_of(max_pool, "n_outputs")
+def max_pool_grad(dy: Var, indices: Var, *, shape: Ints = (), storage_order: int = 0, **window: Any) -> Var:
     """dY of each window added to the entry that won, at the positions that MaxPool gives."""
-    if storage_order:
-        indices = _row_by_row(indices, shape[2:])
-    zeros = sym.full(dy.tape, (math.prod(shape),), 0, dy.dtype)
-    flat = [sym.reshape(v, (dy.size,)) for v in (indices, dy)]
-    return sym.reshape(dy.tape.apply("ScatterElements", zeros, *flat, axis=0, reduction="add"), shape)
+    return unpooled(dy, _row_by_row(indices, shape[2:]) if storage_order else indices, shape)
 
 
-def bind_max_pool_grad(metadata: dict[str, Any], dy: Array, indices: Array) -> dict[str, Any]:
-    """Metadata as for MaxPool; ModelError unless dY and the positions have the shape of its output."""
-    pooled = _pooled(metadata, dy)
-    bound = bind_max_pool(metadata, pooled)
-    for each in (dy, indices):
-        _check_shape(each, (*pooled.shape[:2], *(axis.count for axis in windows_of(pooled, bound))))
-    return {**bound, "shape": pooled.shape}
-
-
-def average_pool_grad(
-    dy: Var, *, shape: Ints = (), kernel_shape: Ints, auto_pad: str = "NOTSET", ceil_mode: int = 0,
-    count_include_pad: int = 0, dilations: Ints = (), pads: Ints = (), strides: Ints = (),
-) -> Var:  # fmt: skip
+@attributes_of(average_pool)
+def average_pool_grad(dy: Var, *, shape: Ints = (), **window: Any) -> Var:
     """An equal share of dY to every entry of each window."""
-    geometry = {"strides": strides, "pads": pads, "dilations": dilations}
-    zeros = sym.full(dy.tape, shape, 0, dy.dtype)
-    (flow,) = average_pool_vjp(
-        dy, dy, zeros, kernel_shape=kernel_shape, ceil_mode=ceil_mode, count_include_pad=count_include_pad, **geometry
-    )
+    zeros = _zeros(dy, shape)
+    (flow,) = average_pool_vjp(dy, dy, zeros, **window)
     return zeros if flow is None else flow
 
 
-def bind_average_pool_grad(metadata: dict[str, Any], dy: Array) -> dict[str, Any]:
-    """Metadata as for AveragePool; ModelError unless dY has the shape of its output."""
-    pooled = _pooled(metadata, dy)
-    bound = bind_average_pool(metadata, pooled)
-    _check_shape(dy, (*pooled.shape[:2], *(axis.count for axis in windows_of(pooled, bound))))
-    return {**bound, "shape": pooled.shape}
+def bind_pool_grad(bind: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """The `bind` of a pool's derivative, from that of the pool; ModelError unless operands have the shape of its output."""
+
+    def bound(metadata: dict[str, Any], *operands: Array) -> dict[str, Any]:
+        pooled = _pooled(metadata, operands[0])
+        found = bind(metadata, pooled)
+        for each in operands:
+            _check(each, (*pooled.shape[:2], *(axis.count for axis in along(pooled, **found))))
+        return {**found, "shape": pooled.shape}
+
+    return bound
 
 
-def resize_grad(
-    dy: Var, x: Var, *, roi: tuple[float, ...] | None = None, scales: tuple[float, ...] | None = None,
-    antialias: int = 0, axes: Ints | None = None, coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0,
-    keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest", nearest_mode: str = "round_prefer_floor",
-    samplings: Sequence[Sampling] = (),
-) -> Var:  # fmt: skip
+@attributes_of(resize, "sizes")
+def resize_grad(dy: Var, x: Var, **settled: Any) -> Var:
     """The cotangent of the input of Resize."""
-    (flow,) = resize_vjp(dy, dy, x, samplings=samplings, extrapolation_value=extrapolation_value, mode=mode)
+    (flow,) = resize_vjp(dy, dy, x, **settled)
     return sym.identity(flow) if flow is dy else flow
 
 
@@ -270,7 +245,7 @@ def bind_resize_grad(metadata: dict[str, Any], dy: Array, x: Array) -> dict[str,
     shape = list(x.shape)
     for sampling in bound["samplings"]:
         shape[sampling.axis] = len(sampling.index)
-    _check_shape(dy, tuple(shape))
+    _check(dy, tuple(shape))
     return bound
 
 
@@ -291,11 +266,6 @@ def _row_by_row(indices: Var, space: Ints) -> Var:
     return indices - place + rows
 
 
-def _check_shape(dy: Array, expected: Ints) -> None:
-    if dy.shape != tuple(expected):
-        raise ModelError(f"the forward operator gives {list(expected)}, not {list(dy.shape)}")
-
-
 TRAINING_INDEX: list[Op] = [
     fused("BroadcastGradientArgs", broadcast_gradient_args, static={"a_shape": 0, "b_shape": 1}),
     fused("ConcatTraining", concat_training),
@@ -311,9 +281,9 @@ TRAINING_INDEX: list[Op] = [
     fused("SplitTraining", split_training, static={"split": 1}, bind=bind_split),
     fused("View", view),
     # Two of them are not ONNX's, in its domain; so was ConvGrad once.
-    composite("AveragePoolGrad", average_pool_grad, bind=bind_average_pool_grad),
+    composite("AveragePoolGrad", average_pool_grad, bind=bind_pool_grad(bind_average_pool)),
     composite("ConvGrad", conv_grad, bind=bind_conv_grad),
-    composite("MaxPoolGrad", max_pool_grad, bind=bind_max_pool_grad),
+    composite("MaxPoolGrad", max_pool_grad, bind=bind_pool_grad(bind_max_pool)),
     fused("ConvGrad", conv_grad, bind=bind_conv_grad),
     fused("ConvTransposeGrad", conv_transpose_grad, bind=bind_conv_transpose_grad),
     fused("ResizeGrad", resize_grad, static={"roi": 2, "scales": 3}, bind=bind_resize_grad, cuts=deciding(1)),
