@@ -252,19 +252,14 @@ class Flow:
 
     def _scan(self, graph: Graph, node: Node, at: Spot, scope: str, known: Scope) -> None:
         body, made = self._body(node, "body", at, scope, known)
-        states = len(node.inputs) - int(node.attrs.get("num_scan_inputs", 0))
+        states = len(node.inputs) - int(node.attrs.get("num_scan_inputs", len(node.inputs)))
         self._each(node.inputs, known, body.inputs, made, at, node)
         self._each(body.outputs, made, body.inputs[:states], made, at, node)  # from iteration to iteration
         self._each(body.outputs, made, node.outputs, known, at, node)
 
-    def _map(self, graph: Graph, node: Node, at: Spot, scope: str, known: Scope) -> None:
-        body, made = self._body(node, "body", at, scope, known)
-        self._each(node.inputs, known, body.inputs, made, at, node)
-        self._each(body.outputs, made, node.outputs, known, at, node)
-
 
 _BODIES: Mapping[str, Callable[[Flow, Graph, Node, Spot, str, Scope], None]] = {
-    "If": Flow._if, "Loop": Flow._loop, "Scan": Flow._scan, "SequenceMap": Flow._map,
+    "If": Flow._if, "Loop": Flow._loop, "Scan": Flow._scan, "SequenceMap": Flow._scan,
 }  # fmt: skip
 
 

@@ -87,9 +87,8 @@ _NEAR = 8  # elementwise nodes between a rounding and the scale that it is done 
 def in_part(severance: Severance, x: str, y: str) -> Severed | None:
     """The severed part of d y / d x, if some of it is severed and some is not; else None."""
     flow, passes = severance.flow, severance.passes
-    behind = severance.before(
-        y, severance.arithmetic
-    )  # the rounded tensor takes part in the arithmetic that leads to y
+    # the rounded tensor takes part in the arithmetic that leads to y
+    behind = severance.before(y, severance.arithmetic)
     cuts = [edge for edge in severance.cuts(x, y) if edge.cut == "rounds" and edge.target in behind]
     if not cuts:
         return None

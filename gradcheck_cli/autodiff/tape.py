@@ -8,7 +8,6 @@ adds the steps that it is made of; a rule for a composed operator covers them as
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -180,24 +179,12 @@ class Step:
     trial: Trial | None = field(default=None, compare=False)
 
     @staticmethod
-    def of(
-        op: Op,
-        inputs: tuple[str, ...],
-        positions: Sequence[int],
-        outputs: tuple[str, ...],
-        metadata: Mapping[str, Any],
-        attrs: Mapping[str, Any],
-        name: str,
-        place: NodePlace,
-    ) -> Step:
-        """The step of an operator whose operands are the inputs at `positions`; the other inputs are static."""
-        if attrs:
-            attrs = {k: _NUMBERS[v] if isinstance(v, np.dtype) else v for k, v in attrs.items()}
-        node = Node(op.name, inputs, outputs, attrs, op.domain, name, place.metadata)
-        if len(positions) == len(inputs):
-            return Step(node, op, inputs, (), metadata, place)
-        statics = tuple(n for i, n in enumerate(inputs) if n and i not in positions)
-        return Step(node, op, tuple(inputs[i] for i in positions), statics, metadata, place)
+    def of(op: Op, node: Node, positions: Sequence[int], metadata: Mapping[str, Any], place: NodePlace) -> Step:
+        """The step of a node whose inputs at `positions` are operands; the others are static."""
+        if len(positions) == len(node.inputs):
+            return Step(node, op, node.inputs, (), metadata, place)
+        statics = tuple(n for i, n in enumerate(node.inputs) if n and i not in positions)
+        return Step(node, op, tuple(node.inputs[i] for i in positions), statics, metadata, place)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -254,27 +241,27 @@ def _binary(op: str) -> tuple[Callable[[Var, Operand], Var], Callable[[Var, Oper
 class Var:
     """A tensor on a tape: its name, and its array at the point.  It does not keep the tape alive."""
 
-    __slots__ = ("name", "tape", "value")
+    __slots__ = ("like", "name", "tape", "value")
     __array_ufunc__ = None  # NumPy leaves `array * var` to the methods below
 
     def __init__(self, tape: Tape, name: str, value: Array) -> None:
-        self.tape, self.name, self.value = tape.weak, name, value
+        self.tape, self.name, self.value, self.like = tape.weak, name, value, value
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.value.shape
+        return self.like.shape
 
     @property
     def ndim(self) -> int:
-        return self.value.ndim
+        return self.like.ndim
 
     @property
     def size(self) -> int:
-        return self.value.size
+        return self.like.size
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self.value.dtype
+        return self.like.dtype
 
     __add__, __radd__ = _binary("Add")
     __sub__, __rsub__ = _binary("Sub")
@@ -295,32 +282,16 @@ class Var:
 
 
 class Large(Var):
-    """A tensor that is computed anew whenever it is read: see `weights`."""
+    """A tensor that is computed anew whenever it is read (`weights`); `like` has its shape and dtype without numbers."""
 
     __slots__ = ()
 
     def __init__(self, tape: Tape, name: str) -> None:
-        self.tape, self.name = tape.weak, name
+        self.tape, self.name, self.like = tape.weak, name, tape.values.like(name)
 
     @property
     def value(self) -> Array:  # type: ignore[override]
         return self.tape.values[self.name]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.tape.values.like(self.name).shape
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.tape.values.like(self.name).dtype
 
 
 _TENSORS = {Var, Large, type(None)}
@@ -471,8 +442,10 @@ class Tape:
 
         def step() -> Step:
             names = outputs or [self.fresh(op) if i == 0 else self.fresh(f"{op}_out{i}") for i in range(n_outputs)]
-            read, label = _names(operands), self._label(name, names)
-            return Step.of(record, read, positions, tuple(names), metadata, attrs, label, self.place)
+            given = {k: _NUMBERS[v] if isinstance(v, np.dtype) else v for k, v in attrs.items()} if attrs else attrs
+            ends, label, place = (_names(operands), tuple(names)), self._label(name, names), self.place
+            node = Node(record.name, *ends, given, record.domain, label, place.metadata)
+            return Step.of(record, node, positions, metadata, place)
 
         return self.recorded(step, results[: len(outputs) or n_outputs])
 
@@ -481,7 +454,7 @@ class Tape:
         if not isinstance(x, Large):
             return x
         later = op.composed or (turns(op) and x.name in self.fixed)
-        return self.values.like(x.name) if later else self.values.operand(op, x.name)
+        return x.like if later else self.values.operand(op, x.name)
 
     def recorded(self, make: Callable[[], Step], results: Sequence[Array]) -> tuple[Var, ...]:
         """Puts a step and its results on the tape; large results of constants alone are computed anew when read."""

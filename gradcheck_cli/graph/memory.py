@@ -55,10 +55,7 @@ def require_shape(shape: Sequence[int], what: str = "a tensor") -> None:
 
 def require_broadcast(arrays: Sequence[Array | None]) -> None:
     """Raises MemoryError if the operands of an elementwise operator broadcast to a result that does not fit."""
-    size = 8
-    for x in arrays:
-        size *= 1 if x is None else x.size
-    if size > _CHEAP:
+    if 8 * math.prod(x.size for x in arrays if x is not None) > _CHEAP:
         with suppress(ValueError):  # operands that do not broadcast: the operator raises the better error
             require_shape(np.broadcast_shapes(*[x.shape for x in arrays if x is not None]), "a result")
 
@@ -92,10 +89,7 @@ def _asked(error: MemoryError) -> float:
     """Bytes whose allocation failed; 0 if unknown."""
     if isinstance(error, TooLarge):
         return error.size
-    shape, dtype = (
-        getattr(error, "shape", None),
-        getattr(error, "dtype", None),
-    )  # attributes of NumPy's _ArrayMemoryError
+    shape, dtype = (getattr(error, name, None) for name in ("shape", "dtype"))  # of NumPy's _ArrayMemoryError
     return math.prod(map(float, shape)) * dtype.itemsize if shape is not None and dtype is not None else 0.0
 
 
@@ -143,7 +137,7 @@ def held(limit: float = math.inf) -> Iterator[None]:
 
 def left() -> int:
     """Bytes that this process can still get: from its machine, its container, and within its own limits."""
-    return max(0, min(_of_machine(), _of_container(), _of_limits()))
+    return max(0, min(_of_machine(), _of_limits(), *(_left_in(*group) for group in groups(*_GROUPS))))
 
 
 def installed() -> int:
@@ -186,12 +180,8 @@ def _of_machine() -> int:
     return installed()
 
 
-def _of_container() -> int:
-    """Bytes that its control groups leave; files in the page cache count as used there and can be dropped."""
-    return min((_left_in(folder, files) for folder, files in groups(*_GROUPS)), default=_ENDLESS)
-
-
 def _left_in(folder: Path, files: Sequence[str]) -> int:
+    """Bytes that a control group leaves; files in the page cache count as used there and can be dropped."""
     with suppress(OSError, ValueError, KeyError):
         most, used, counts = ((folder / file).read_text() for file in files)
         dropped = int(dict(line.split() for line in counts.splitlines())["inactive_file"])

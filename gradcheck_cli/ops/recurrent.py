@@ -18,22 +18,20 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import Along, Op, composite, deciding, trained
+from gradcheck_cli.op import Along, Op, attributes_of, composite, deciding, trained
 from gradcheck_cli.ops.activation import HARD_SLOPE, LEAK
 
 Activation = Callable[[Var], Var]
 Cell = Callable[..., tuple[Var, ...]]
+Layers = Callable[..., "RecurrentLayer"]  # a class of layers, which run their steps in one way
+LSTM = ("Sigmoid", "Tanh", "Tanh")  # its activations by default: of gates, of the cell, of the output
 
-# name: (alpha, beta) by default, None where it takes none
-_DEFAULTS: dict[str, tuple[float | None, float | None]] = {
-    "relu": (None, None), "tanh": (None, None), "sigmoid": (None, None), "softsign": (None, None),
-    "softplus": (None, None), "affine": (1.0, 0.0), "leakyrelu": (LEAK, None), "thresholdedrelu": (1.0, None),
-    "scaledtanh": (1.0, 1.0), "hardsigmoid": (HARD_SLOPE, 0.5), "elu": (1.0, None),
-}  # fmt: skip
-_NODES = {
-    "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "softsign": "Softsign", "softplus": "Softplus",
-    "leakyrelu": "LeakyRelu", "thresholdedrelu": "ThresholdedRelu", "hardsigmoid": "HardSigmoid",
-    "elu": "Elu",
+# name: operator, then alpha and beta by default, None where it takes none
+_ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
+    "relu": ("Relu", None, None), "tanh": ("Tanh", None, None), "sigmoid": ("Sigmoid", None, None),
+    "softsign": ("Softsign", None, None), "softplus": ("Softplus", None, None), "affine": ("", 1.0, 0.0),
+    "leakyrelu": ("LeakyRelu", LEAK, None), "thresholdedrelu": ("ThresholdedRelu", 1.0, None),
+    "scaledtanh": ("", 1.0, 1.0), "hardsigmoid": ("HardSigmoid", HARD_SLOPE, 0.5), "elu": ("Elu", 1.0, None),
 }  # fmt: skip
 
 
@@ -151,47 +149,62 @@ class RecurrentLayer:
         return sym.concat([sym.unsqueeze(state, (self.layout,)) for state in states], self.layout)
 
 
-def rnn(
-    layers: type[RecurrentLayer], x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
-    initial_h: Var | None = None, *, activations: tuple[str, ...] = ("Tanh", "Tanh"),
-    activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (),
-    clip: float | None = None, direction: str = "forward", hidden_size: int | None = None, layout: int = 0,
-) -> tuple[Var, Var]:  # fmt: skip
-    """h' = f(W x + R h + bias)."""
-    layer = layers(x, w, r, b, sequence_lens, 1, direction, layout, hidden_size)
-    chosen = iter(_activations(activations, activation_alpha, activation_beta, clip, layer.directions))
+def prepared(
+    layers: Layers, operands: Sequence[Any], kinds: tuple[str, ...], *, activations: tuple[str, ...] = (),
+    activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (), clip: float | None = None,
+    direction: str = "forward", hidden_size: int | None = None, layout: int = 0,
+) -> tuple[RecurrentLayer, Iterator[Activation]]:  # fmt: skip
+    """A layer of x, W, R, B, lengths and a number of gates; and its activations in turn, by default of some kinds."""
+    layer = layers(*operands, direction, layout, hidden_size)
+    names, count = activations or kinds * layer.directions, len(kinds) * layer.directions
+    return layer, iter(_activations(names, activation_alpha, activation_beta, clip, count))
+
+
+def unrolled(
+    layer: RecurrentLayer, begin: Callable[[int], tuple[Var | None, tuple[Var, ...], Cell]]
+) -> tuple[Var, ...]:
+    """The hidden states of all steps, the last ones, and the last cell states if there are any.
+
+    `begin` gives for a direction the bias of W x, the states before the first step, and the step.
+    """
     runs, finals = [], []
     for d in range(layer.directions):
-        cell = _rnn_cell(next(chosen), layer.recurrence(d))
-        ys, states = layer.run(d, layer.inputs(d, layer.biases(d)[0]), (layer.initial(initial_h, d),), cell)
+        bias, states, cell = begin(d)
+        ys, last = layer.run(d, layer.inputs(d, bias), states, cell)
         runs.append(ys)
-        finals.append(states[0])
-    return layer.sequence(runs), layer.final(finals)
+        finals.append(last[:2])
+    return layer.sequence(runs), *map(layer.final, zip(*finals, strict=True))
 
 
-def _rnn_cell(f: Activation, back: Var) -> Cell:
-    return lambda x, h: (f(x + sym.matmul(h, back)),)
+@attributes_of(prepared)
+def rnn(
+    layers: Layers, x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
+    initial_h: Var | None = None, *, activations: tuple[str, ...] = ("Tanh", "Tanh"), **common: Any,
+) -> tuple[Var, ...]:  # fmt: skip
+    """h' = f(W x + R h + bias)."""
+    layer, chosen = prepared(layers, (x, w, r, b, sequence_lens, 1), ("Tanh",), activations=activations, **common)
+
+    def begin(d: int) -> tuple[Var | None, tuple[Var, ...], Cell]:
+        f, back = next(chosen), layer.looking_back(d)
+        return layer.biases(d)[0], (layer.initial(initial_h, d),), lambda x, h: (f(x + back(h)),)
+
+    return unrolled(layer, begin)
 
 
+@attributes_of(prepared)
 def gru(
-    layers: type[RecurrentLayer], x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
-    initial_h: Var | None = None, *, activations: tuple[str, ...] = (),
-    activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (),
-    clip: float | None = None, direction: str = "forward", hidden_size: int | None = None, layout: int = 0,
-    linear_before_reset: int = 0,
-) -> tuple[Var, Var]:  # fmt: skip
+    layers: Layers, x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
+    initial_h: Var | None = None, *, linear_before_reset: int = 0, **common: Any,
+) -> tuple[Var, ...]:  # fmt: skip
     """h' = (1 - z) n + z h with an update gate z; the candidate n sees h through a reset gate."""
-    layer = layers(x, w, r, b, sequence_lens, 3, direction, layout, hidden_size)
-    names = activations or ("Sigmoid", "Tanh") * layer.directions
-    chosen = iter(_activations(names, activation_alpha, activation_beta, clip, layer.directions * 2))
-    runs, finals = [], []
-    for d in range(layer.directions):
+    layer, chosen = prepared(layers, (x, w, r, b, sequence_lens, 3), ("Sigmoid", "Tanh"), **common)
+
+    def begin(d: int) -> tuple[Var | None, tuple[Var, ...], Cell]:
         bias, apart = layer.biases(d, apart=bool(linear_before_reset))
         cell = _gru_cell(layer.recurrence(d), apart, next(chosen), next(chosen), bool(linear_before_reset))
-        ys, states = layer.run(d, layer.inputs(d, bias), (layer.initial(initial_h, d),), cell)
-        runs.append(ys)
-        finals.append(states[0])
-    return layer.sequence(runs), layer.final(finals)
+        return bias, (layer.initial(initial_h, d),), cell
+
+    return unrolled(layer, begin)
 
 
 def _gru_cell(back: Var, bias: Var | None, f: Activation, g: Activation, linear_before_reset: bool) -> Cell:
@@ -212,54 +225,34 @@ def _gru_cell(back: Var, bias: Var | None, f: Activation, g: Activation, linear_
     return cell
 
 
+@attributes_of(prepared)
 def lstm(
-    layers: type[RecurrentLayer], x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
-    initial_h: Var | None = None, initial_c: Var | None = None, p: Var | None = None, *,
-    activations: tuple[str, ...] = (), activation_alpha: tuple[float, ...] = (),
-    activation_beta: tuple[float, ...] = (), clip: float | None = None, direction: str = "forward",
-    hidden_size: int | None = None, input_forget: int = 0, layout: int = 0,
-) -> tuple[Var, Var, Var]:  # fmt: skip
+    layers: Layers, x: Var, w: Var, r: Var, b: Var | None = None, sequence_lens: Var | None = None,
+    initial_h: Var | None = None, initial_c: Var | None = None, p: Var | None = None, *, input_forget: int = 0,
+    **common: Any,
+) -> tuple[Var, ...]:  # fmt: skip
     """c' = forget c + input g, h' = output h(c'), with gates that may look at c through peepholes p."""
-    layer = layers(x, w, r, b, sequence_lens, 4, direction, layout, hidden_size)
-    cells = lstm_cells(layer, p, activations, activation_alpha, activation_beta, clip, bool(input_forget))
-    return run_lstm(layer, cells, initial_h, initial_c)
+    layer, chosen = prepared(layers, (x, w, r, b, sequence_lens, 4), LSTM, **common)
 
-
-def run_lstm(
-    layer: RecurrentLayer, cells: Sequence[Cell], initial_h: Var | None, initial_c: Var | None
-) -> tuple[Var, Var, Var]:
-    """The hidden states of all steps, the last ones, and the last cell states, by a cell for each direction."""
-    runs, hs, cs = [], [], []
-    for d, cell in enumerate(cells):
+    def begin(d: int) -> tuple[Var | None, tuple[Var, ...], Cell]:
         start = layer.initial(initial_h, d), layer.initial(initial_c, d)
-        ys, (h, c) = layer.run(d, layer.inputs(d, layer.biases(d)[0]), start, cell)
-        runs.append(ys)
-        hs.append(h)
-        cs.append(c)
-    return layer.sequence(runs), layer.final(hs), layer.final(cs)
+        return layer.biases(d)[0], start, lstm_cell(layer, d, p, chosen, bool(input_forget))
+
+    return unrolled(layer, begin)
 
 
-def lstm_cells(
-    layer: RecurrentLayer, p: Var | None, names: Sequence[str], alphas: Sequence[float], betas: Sequence[float],
-    clip: float | None, input_forget: bool,
-) -> list[Cell]:  # fmt: skip
-    """A step of each direction: from W x, h and c to h and c."""
-    names = names or ("Sigmoid", "Tanh", "Tanh") * layer.directions
-    chosen = iter(_activations(names, alphas, betas, clip, layer.directions * 3))
-    return [_lstm_cell(layer, d, p, [next(chosen) for _ in range(3)], input_forget) for d in range(layer.directions)]
-
-
-def _lstm_cell(layer: RecurrentLayer, d: int, p: Var | None, chosen: Sequence[Activation], input_forget: bool) -> Cell:
-    (f, g, last), size = chosen, layer.hidden
-    back = layer.looking_back(d)
+def lstm_cell(layer: RecurrentLayer, d: int, p: Var | None, chosen: Iterator[Activation], input_forget: bool) -> Cell:
+    """A step of a direction: from W x, h and c to h and c, by the next activations."""
+    f, g, last = (next(chosen) for _ in range(3))
+    size, back = layer.hidden, layer.looking_back(d)
     peep_i, peep_o, peep_f = (None,) * 3 if p is None else sym.split(part(p, d), (size,) * 3, -1)
 
     def apart(x: Var, h: Var, c: Var) -> tuple[Var, ...]:
         i, o, forget, new = sym.split(x + back(h), (size,) * 4, -1)
-        i = f(_seen(i, peep_i, c))
-        forget = 1.0 - i if input_forget else f(_seen(forget, peep_f, c))
+        i = f(seen(i, peep_i, c))
+        forget = 1.0 - i if input_forget else f(seen(forget, peep_f, c))
         c = forget * c + i * g(new)
-        return f(_seen(o, peep_o, c)) * last(c), c
+        return f(seen(o, peep_o, c)) * last(c), c
 
     def joined(x: Var, h: Var, c: Var) -> tuple[Var, ...]:  # one node for the three gates
         gates, new = sym.split(x + back(h), (3 * size, size), -1)
@@ -270,7 +263,8 @@ def _lstm_cell(layer: RecurrentLayer, d: int, p: Var | None, chosen: Sequence[Ac
     return joined if p is None and not input_forget else apart
 
 
-def _seen(gate: Var, peephole: Var | None, c: Var) -> Var:
+def seen(gate: Var, peephole: Var | None, c: Var) -> Var:
+    """A gate that looks at the cell state through a peephole, if there is one."""
     return gate if peephole is None else gate + c * peephole
 
 
@@ -294,9 +288,9 @@ def _activations(
     alpha, beta = iter(alphas), iter(betas)
     for name in names[:count]:
         key = name.lower()
-        if key not in _DEFAULTS:
-            raise ValueError(f"activation {name!r} is not known; known are {', '.join(_DEFAULTS)}")
-        a, b = _DEFAULTS[key]
+        if key not in _ACTIVATIONS:
+            raise ValueError(f"activation {name!r} is not known; known are {', '.join(_ACTIVATIONS)}")
+        _, a, b = _ACTIVATIONS[key]
         a, b = None if a is None else next(alpha, a), None if b is None else next(beta, b)
         yield _activation(key, a, b, clip)
 
@@ -309,12 +303,12 @@ def _activation(key: str, alpha: float | None, beta: float | None, clip: float |
         if key == "scaledtanh":
             return sym.tanh(z * beta) * alpha
         attrs = {k: v for k, v in (("alpha", alpha), ("beta", beta)) if v is not None}
-        return z.tape.apply(_NODES[key], z, **attrs)
+        return z.tape.apply(_ACTIVATIONS[key][0], z, **attrs)
 
     return activation
 
 
-def recurrent(layers: type[RecurrentLayer]) -> list[Op]:
+def recurrent(layers: Layers) -> list[Op]:
     """The three operators, with layers that run their steps in one way."""
     named: dict[str, Callable[..., Any]] = {"RNN": rnn, "GRU": gru, "LSTM": lstm}
     more: dict[str, Any] = {"cuts": deciding(4), "integers": {4: Along("layout", lengths=True)}, "channels": -1}
@@ -333,20 +327,25 @@ def causal_conv_with_state(
     x: Var, weight: Var, bias: Var | None = None, past_state: Var | None = None, *, activation: str = "none"
 ) -> tuple[Var, Var]:
     """Each channel of x `(N, C, length)` filtered by itself, looking back; and what the next call looks back on."""
-    n, channels = x.shape[:2]
+    y, whole = causal_conv(x, weight, bias, past_state, activation)
+    return y, sym.slice(whole, (x.shape[2],), (whole.shape[2],), (2,))
+
+
+def causal_conv(
+    x: Var, weight: Var, bias: Var | None, past: Var | None, activation: str, dilation: int = 1
+) -> tuple[Var, Var]:
+    """Each channel of x `(N, C, length)` filtered by itself, looking back on a past; and x behind that past."""
     if activation not in ("none", "silu", "swish"):
         raise ValueError(f"activation is {activation!r}; known are none, silu, swish")
-    if x.ndim != 3 or weight.ndim != 3 or weight.shape[:2] != (channels, 1) or not weight.shape[2]:
+    if x.ndim != 3 or weight.ndim != 3 or weight.shape[:2] != (x.shape[1], 1) or not weight.shape[2]:
         raise ValueError(f"x is (N, C, length) and W is (C, 1, k), not {list(x.shape)} and {list(weight.shape)}")
-    reach = weight.shape[2] - 1
-    before = sym.full(x.tape, (n, channels, reach), 0, x.dtype) if past_state is None else past_state
-    if before.shape != (n, channels, reach):
-        raise ValueError(f"past_state has shape {list(before.shape)}; it needs {[n, channels, reach]}")
-    seen = sym.concat([before, x], 2)
-    operands = (seen, weight) if bias is None else (seen, weight, bias)
-    y = x.tape.apply("Conv", *operands, group=channels) if x.size else sym.zeros_like(x)
-    y = y if activation == "none" else y * sym.sigmoid(y)
-    return y, sym.slice(seen, (x.shape[2],), (x.shape[2] + reach,), (2,))
+    shape = *x.shape[:2], (weight.shape[2] - 1) * dilation
+    before = sym.full(x.tape, shape, 0, x.dtype) if past is None else past
+    if before.shape != shape:
+        raise ValueError(f"past_state has shape {list(before.shape)}; it needs {list(shape)}")
+    whole, attrs = sym.concat([before, x], 2), {"group": x.shape[1], "dilations": (dilation,)}
+    y = x.tape.apply("Conv", whole, weight, bias, **attrs) if x.size else sym.zeros_like(x)
+    return y if activation == "none" else y * sym.sigmoid(y), whole
 
 
 def linear_attention(

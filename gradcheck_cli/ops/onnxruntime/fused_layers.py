@@ -22,7 +22,7 @@ from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.op import Op, attributes_of, composite, counting, deciding, either, trained
 from gradcheck_cli.ops.normalization import inverse_rms
 from gradcheck_cli.ops.onnxruntime.fused import channels_back, channels_first, fused
-from gradcheck_cli.ops.recurrent import linear_attention
+from gradcheck_cli.ops.recurrent import causal_conv, linear_attention
 
 SMALL, EPSILON = 9.999999960041972e-13, 9.999999747378752e-06
 
@@ -259,33 +259,25 @@ def causal_conv_with_state(
 ) -> tuple[Var, Var]:  # fmt: skip
     """Each channel of x filtered by itself, looking back along the last axis; and what the next call looks back on."""
     _check_window(state_window)
-    if activation not in ("none", "silu", "swish") or dilation < 1:
-        raise ValueError(
-            f"activation is {activation!r}, dilation {dilation}; known are none, silu and swish, from 1 on"
-        )
+    if dilation < 1:
+        raise ValueError(f"dilation is {dilation}; it is 1 or more")
     if any((input_channel_offset, input_channels, state_channels_last + 1, state_length, state_update_capacity)):
         raise UnsupportedError("CausalConvWithState of some channels, or with states of another length or layout, is not "
                                "known: onnxruntime has it for GPUs alone", code="GC502")  # fmt: skip
     if ndim != 1:
         raise UnsupportedError(f"CausalConvWithState over {ndim} axes is not known, over one it is", code="GC502")
     tail = x.shape[2:] if channels_last else ()
-    rows = _first(x) if channels_last else x
-    n, channels, length = rows.shape
-    if weight.ndim != 3 or weight.shape[:2] != (channels, 1) or not weight.shape[2]:
-        raise ValueError(f"weights {list(weight.shape)} are not [{channels}, 1, k]")
-    reach = (weight.shape[2] - 1) * dilation
-    before = sym.full(x.tape, (n, channels, reach), 0, x.dtype)
-    if past_state is not None:
-        last = sym.take(past_state, state_window - 1, 0) if state_window else past_state
-        before = _first(last) if channels_last else last
-    if before.shape != (n, channels, reach):
-        raise ValueError(f"past_state {list(past_state.shape if past_state else ())} holds no {reach} positions")
-    seen = sym.concat([before, rows], 2)
-    y = x.tape.apply("Conv", seen, weight, bias, group=channels, dilations=(dilation,)) if x.size else rows
-    y = y if activation == "none" else y * sym.sigmoid(y)
-    made = [sym.slice(seen, (end,), (end + reach,), (2,)) for end in _ends(length, state_window)]
+    rows, past = (_first(v) if v is not None and channels_last else v for v in (x, _latest(past_state, state_window)))
+    y, whole = causal_conv(rows, weight, bias, past, activation, dilation)
+    length, reach = rows.shape[2], whole.shape[2] - rows.shape[2]
+    made = [sym.slice(whole, (end,), (end + reach,), (2,)) for end in _ends(length, state_window)]
     made = [_last(state, tail) if channels_last else state for state in made]
     return _last(y, tail) if channels_last else y, _windowed(made, state_window)
+
+
+def _latest(states: Var | None, window: int) -> Var | None:
+    """The last state, or of a window of states the last one."""
+    return states if states is None or not window else sym.take(states, window - 1, 0)
 
 
 def linear_attention_with_window(
@@ -295,10 +287,7 @@ def linear_attention_with_window(
 ) -> tuple[Var, Var]:  # fmt: skip
     """ONNX's own, where heads of keys may share one of q as well, with the states after several steps if asked for."""
     _check_window(state_window)
-    state = past_state
-    if past_state is not None and state_window:
-        state = sym.take(past_state, state_window - 1, 0)
-    steps = query.shape[1]
+    state, steps = _latest(past_state, state_window), query.shape[1]
     given: list[Any] = [query, key, value, decay, beta]
     if kv_num_heads > q_num_heads > 0 and kv_num_heads % q_num_heads == 0:  # one head of q reads several states
         scale = scale or (query.shape[2] // q_num_heads) ** -0.5

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +23,18 @@ from gradcheck_cli.ops.activation import LEAK
 from gradcheck_cli.ops.conv import conv
 from gradcheck_cli.ops.onnxruntime.fused import channels_back, channels_first, fused
 from gradcheck_cli.ops.pool import average_pool, bind_pool, max_pool
-from gradcheck_cli.ops.recurrent import Activation, Cell, RecurrentLayer, lstm_cells, part, run_lstm
+from gradcheck_cli.ops.recurrent import (
+    LSTM,
+    Activation,
+    Cell,
+    RecurrentLayer,
+    lstm,
+    lstm_cell,
+    part,
+    prepared,
+    unrolled,
+)
 from gradcheck_cli.ops.windows import along, counts
-
-Names: TypeAlias = tuple[str, ...]
-Numbers: TypeAlias = tuple[float, ...]
 
 
 def of_one(function: Callable[..., Var]) -> Callable[..., Var]:
@@ -288,18 +296,15 @@ class Quantized(RecurrentLayer):
         return part(x, direction)
 
 
+@attributes_of(lstm, "layout")
 def dynamic_quantize_lstm(
     x: Var, w: Var, r: Var, b: Var | None, sequence_lens: Var | None, initial_h: Var | None, initial_c: Var | None,
-    p: Var | None, w_scale: Var, w_zero_point: Var, r_scale: Var, r_zero_point: Var, *, activations: Names = (),
-    activation_alpha: Numbers = (), activation_beta: Numbers = (), clip: float | None = None,
-    direction: str = "forward", hidden_size: int | None = None, input_forget: int = 0,
-) -> tuple[Var, Var, Var]:  # fmt: skip
+    p: Var | None, w_scale: Var, w_zero_point: Var, r_scale: Var, r_zero_point: Var, **attributes: Any,
+) -> tuple[Var, ...]:  # fmt: skip
     """LSTM with integer weights; x and the state are quantized by their ranges before each product."""
     w, r = (sym.transpose(matrix, (0, 2, 1)) for matrix in (w, r))
-    quanta = {"W": (w_scale, w_zero_point), "R": (r_scale, r_zero_point)}
-    layer = Quantized(x, w, r, b, sequence_lens, 4, direction, 0, hidden_size, quanta=quanta)
-    cells = lstm_cells(layer, p, activations, activation_alpha, activation_beta, clip, bool(input_forget))
-    return run_lstm(layer, cells, initial_h, initial_c)
+    layers = partial(Quantized, quanta={"W": (w_scale, w_zero_point), "R": (r_scale, r_zero_point)})
+    return lstm(layers, x, w, r, b, sequence_lens, initial_h, initial_c, p, **attributes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,40 +333,32 @@ class Memory:
         return context if self.mixing is None else sym.matmul(sym.concat([h, context], -1), self.mixing)
 
 
+@attributes_of(lstm, "layout")
 def attn_lstm(
     x: Var, w: Var, r: Var, b: Var | None, sequence_lens: Var | None, initial_h: Var | None, initial_c: Var | None,
     p: Var | None, query: Var, memory_weights: Var, score: Var, memory: Var, memory_lens: Var | None = None,
-    mixing: Var | None = None, *, activations: Names = (), activation_alpha: Numbers = (),
-    activation_beta: Numbers = (), clip: float | None = None, direction: str = "forward",
-    hidden_size: int | None = None, input_forget: int = 0,
-) -> tuple[Var, Var, Var]:  # fmt: skip
+    mixing: Var | None = None, *, input_forget: int = 0, **common: Any,
+) -> tuple[Var, ...]:  # fmt: skip
     """LSTM whose steps read, besides x, the memory that the step before attended to by additive attention."""
     fed = w.shape[2] - x.shape[2]
     own, back = sym.split(w, (x.shape[2], fed), 2)
-    layer = RecurrentLayer(x, own, r, b, sequence_lens, 4, direction, 0, hidden_size)
-    cells = lstm_cells(layer, p, activations, activation_alpha, activation_beta, clip, bool(input_forget))
-    runs, hs, cs = [], [], []
-    for d, cell in enumerate(cells):
+    layer, chosen = prepared(RecurrentLayer, (x, own, r, b, sequence_lens, 4), LSTM, **common)
+
+    def begin(d: int) -> tuple[Var | None, tuple[Var, ...], Cell]:
         matrices = [None if each is None else part(each, d) for each in (memory_weights, query, score, mixing)]
-        held = _memory(memory, memory_lens, matrices)
+        held = _memory(memory, memory_lens, *matrices)
         if held.width != fed:
             raise ValueError(f"W reads {fed} numbers beside x; attention gives {held.width}")
-        start = layer.initial(initial_h, d), layer.initial(initial_c, d)
         nothing = sym.full(x.tape, (layer.batch, fed), 0, x.dtype)
-        step = _attending(cell, sym.transpose(part(back, d), (1, 0)), held)
-        ys, (h, c, _) = layer.run(d, layer.inputs(d, layer.biases(d)[0]), (*start, nothing), step)
-        runs.append(ys)
-        hs.append(h)
-        cs.append(c)
-    return layer.sequence(runs), layer.final(hs), layer.final(cs)
+        start = layer.initial(initial_h, d), layer.initial(initial_c, d), nothing
+        cell = lstm_cell(layer, d, p, chosen, bool(input_forget))
+        return layer.biases(d)[0], start, _attending(cell, sym.transpose(part(back, d), (1, 0)), held)
+
+    return unrolled(layer, begin)
 
 
-def _memory(rows: Var, lengths: Var | None, matrices: Sequence[Var | None]) -> Memory:
+def _memory(rows: Var, lengths: Var | None, keys: Any, query: Any, score: Any, mixing: Var | None) -> Memory:
     """The memory of one direction; rows beyond a length are zero and do not count."""
-    keys, query, score, mixing = matrices
-    assert keys is not None
-    assert query is not None
-    assert score is not None
     if lengths is None:
         return Memory(rows, sym.matmul(rows, keys), query, score, mixing, None)
     seen = sym.arange(rows.tape, rows.shape[1]) < sym.unsqueeze(sym.cast(lengths, np.int64), (1,))

@@ -12,7 +12,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import Op
 from gradcheck_cli.ops.onnxruntime.fused import fused
-from gradcheck_cli.ops.recurrent import RecurrentLayer
+from gradcheck_cli.ops.recurrent import RecurrentLayer, affine, seen
 
 LSTM_ACTIVATIONS, GRU_ACTIVATIONS = ("sigmoid", "tanh", "tanh"), ("sigmoid", "tanh")
 
@@ -30,9 +30,9 @@ def lstm_training(
     made = []
     for piece in layer.inputs(0, layer.biases(0)[0]):
         i, o, f, g = sym.split(piece + sym.matmul(h, back), (size,) * 4, -1)
-        i, f, g = sym.sigmoid(_seen(i, peep_i, c)), sym.sigmoid(_seen(f, peep_f, c)), sym.tanh(g)
+        i, f, g = sym.sigmoid(seen(i, peep_i, c)), sym.sigmoid(seen(f, peep_f, c)), sym.tanh(g)
         c = f * c + i * g
-        o = sym.sigmoid(_seen(o, peep_o, c))
+        o = sym.sigmoid(seen(o, peep_o, c))
         h = o * sym.tanh(c)
         made.append((h, c, sym.concat([i, o, f, g], -1)))
     hs, cs, gates = (_sequence(steps) for steps in zip(*made, strict=True))
@@ -50,7 +50,7 @@ def lstm_grad(
     old_h, old_c, size = _before(hs, initial_h), _before(cs, initial_c), r.shape[-1]
     flow_h, flow_c, sent = _last(hs, dh), _last(cs, dc), []
     for t in reversed(range(x.shape[0])):
-        flow_h = _plus(flow_h, dy, t)
+        flow_h = flow_h if dy is None else flow_h + _at(dy, t)
         i, o, f, g = sym.split(_at(gates, t), (size,) * 4, -1)
         shown = sym.tanh(_at(cs, t))
         flow_c = flow_c + flow_h * o * (1.0 - shown * shown)
@@ -81,8 +81,8 @@ def gru_training(
     made = []
     for piece in layer.inputs(0, bias):
         x_zr, x_n = sym.split(piece, (2 * size, size), -1)
-        z, reset = sym.split(sym.sigmoid(_affine(h, back_zr, apart_zr) + x_zr), (size, size), -1)
-        mixed = reset * _affine(h, back_n, apart_n) if linear_before_reset else _affine(reset * h, back_n, apart_n)
+        z, reset = sym.split(sym.sigmoid(affine(h, back_zr, apart_zr) + x_zr), (size, size), -1)
+        mixed = reset * affine(h, back_n, apart_n) if linear_before_reset else affine(reset * h, back_n, apart_n)
         n = sym.tanh(mixed + x_n)
         h = n + z * (h - n)
         made.append((h, sym.concat([z, reset, n], -1)))
@@ -102,11 +102,11 @@ def gru_grad(
     apart_n = None if b is None else sym.squeeze(sym.slice(b, (5 * size,), (6 * size,), (1,)), (0,))
     sent, sent_back = [], []
     for t in reversed(range(x.shape[0])):
-        flow, h = _plus(flow, dy, t), _at(old_h, t)
+        flow, h = flow if dy is None else flow + _at(dy, t), _at(old_h, t)
         z, reset, n = sym.split(_at(gates, t), (size,) * 3, -1)
         d_z, d_n = flow * (h - n) * z * (1.0 - z), flow * (1.0 - z) * (1.0 - n * n)
         if linear_before_reset:
-            d_mixed, d_reset = d_n * reset, d_n * _affine(h, sym.swap(r_n), apart_n)
+            d_mixed, d_reset = d_n * reset, d_n * affine(h, sym.swap(r_n), apart_n)
             to_h = sym.matmul(d_mixed, r_n)
         else:
             d_mixed, back = d_n, sym.matmul(d_n, r_n)
@@ -166,10 +166,6 @@ def _last(sequence: Var, ct: Var | None) -> Var:
     return sym.full(sequence.tape, sequence.shape[2:], 0, sequence.dtype) if ct is None else sym.squeeze(ct, (0,))
 
 
-def _plus(flow: Var, dy: Var | None, t: int) -> Var:
-    return flow if dy is None else flow + _at(dy, t)
-
-
 def _sequence(steps: Sequence[Var]) -> Var:
     """States of steps `(N, H)` as `(T, 1, N, H)`."""
     return sym.concat([sym.unsqueeze(step, (0, 1)) for step in steps], 0)
@@ -178,15 +174,6 @@ def _sequence(steps: Sequence[Var]) -> Var:
 def _state(x: Var) -> Var:
     """`(N, H)` with the axis of directions."""
     return sym.unsqueeze(x, (0,))
-
-
-def _seen(gate: Var, peephole: Var | None, c: Var) -> Var:
-    return gate if peephole is None else gate + peephole * c
-
-
-def _affine(h: Var, matrix: Var, bias: Var | None) -> Var:
-    y = sym.matmul(h, matrix)
-    return y if bias is None else y + bias
 
 
 TRAINING_RECURRENT: list[Op] = [
