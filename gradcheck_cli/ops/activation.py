@@ -35,19 +35,9 @@ def relu(x: Array) -> Array:
     return np.maximum(x, np.zeros((), x.dtype))
 
 
-def relu_near_real(x: Array) -> Array:
-    """x where its real part is positive, else 0."""
-    return np.where(x.real > 0, x, 0)
-
-
 def leaky_relu(x: Array, *, alpha: float = LEAK) -> Array:
     """x, times alpha where negative."""
     return np.where(x.real < 0, (alpha * x).astype(x.dtype, copy=False), x)
-
-
-def leaky_relu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = LEAK) -> Var:
-    """ct, times alpha where x is negative."""
-    return sym.where(x < 0, ct * alpha, ct)
 
 
 def prelu(x: Array, slope: Array) -> Array:
@@ -66,29 +56,14 @@ def elu(x: Array, *, alpha: float = 1.0) -> Array:
     return _exponential(x, alpha, 1.0, 1.0)
 
 
-def elu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = 1.0) -> Var:
-    """ct, times alpha e^x where x is negative."""
-    return ct * _exponential_slope(x, alpha, 1.0, 1.0)
-
-
 def selu(x: Array, *, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA) -> Array:
     """Elu times gamma."""
     return _exponential(x, alpha * gamma, 1.0, gamma)
 
 
-def selu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA) -> Var:
-    """gamma times the cotangent of Elu."""
-    return ct * _exponential_slope(x, alpha * gamma, 1.0, gamma)
-
-
 def celu(x: Array, *, alpha: float = 1.0) -> Array:
     """x, or alpha (e^(x / alpha) - 1) where negative: one slope at 0."""
     return _exponential(x, alpha, alpha, 1.0)
-
-
-def celu_vjp(ct: Var, y: Var, x: Var, *, alpha: float = 1.0) -> Var:
-    """ct, times e^(x / alpha) where x is negative."""
-    return ct * _exponential_slope(x, 1.0, alpha, 1.0)
 
 
 def _exponential(x: Array, height: float, width: float, slope: float) -> Array:
@@ -114,11 +89,6 @@ def shrink(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
 def shrink_piece(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
     """The branch: -1 below -lambd, 1 above lambd, 0 between."""
     return np.where(x < -lambd, -1, np.where(x > lambd, 1, 0))
-
-
-def shrink_vjp(ct: Var, y: Var, x: Var, *, bias: float = 0.0, lambd: float = 0.5) -> Var:
-    """ct outside of [-lambd, lambd], else 0."""
-    return sym.where(sym.or_(x < -lambd, x > lambd), ct, 0)
 
 
 def thresholded_relu(x: Var, *, alpha: float = 1.0) -> Var:
@@ -180,11 +150,6 @@ def sigmoid(x: Array) -> Array:
     return np.asarray(np.where(left, small, np.ones((), x.dtype)) / (1 + small))
 
 
-def sigmoid_vjp(ct: Var, y: Var, x: Var) -> Var:
-    """y (1 - y), without cancellation where y is near 1."""
-    return ct * (y * sym.sigmoid(-x))
-
-
 def softplus(x: Array) -> Array:
     """log(1 + e^x)."""
     left = x.real < 0
@@ -237,11 +202,6 @@ def log_softmax(x: Array, *, axis: int = -1) -> Array:
     return np.asarray(shifted - np.log(total(np.exp(shifted), axis, True)).astype(x.dtype, copy=False))
 
 
-def log_softmax_vjp(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
-    """ct - softmax(x) sum(ct) along the axis."""
-    return (ct - sym.exp(y) * sym.sum(ct, (axis,)),)
-
-
 def _peak(x: Array, axis: int) -> Array:
     """The largest real part along an axis, which is kept; 0 if the axis is empty."""
     if x.ndim and x.shape[axis] == 0:
@@ -277,33 +237,37 @@ def swiglu(a: Var, b: Var, *, alpha: float = 1.0) -> Var:
     return swish(a, alpha=alpha) * b
 
 
-def softmax_slope(y: Array, *, axis: int) -> Array:
-    """The largest slope of a softmax among the entries that share a sum."""
-    return np.asarray(np.max(y * (1 - y), axis=axis, keepdims=True))
-
-
 ACTIVATION: list[Op] = [
-    unary("Relu", relu, lambda ct, y, x: sym.where(x > 0, ct, 0), step=relu_near_real, branch=lambda x: x > 0,
-          ordered=True, flat="zero", sides="sign"),
-    unary("LeakyRelu", leaky_relu, leaky_relu_vjp, branch=negative, ordered=True, sides="sign"),
+    unary("Relu", relu, lambda ct, y, x: sym.where(x > 0, ct, 0), step=lambda x: np.where(x.real > 0, x, 0),
+          branch=lambda x: x > 0, ordered=True, flat="zero", sides="sign"),
+    unary("LeakyRelu", leaky_relu, lambda ct, y, x, alpha=LEAK: sym.where(x < 0, ct * alpha, ct), branch=negative,
+          ordered=True, sides="sign"),
     binary("PRelu", prelu, prelu_vjp, branch=lambda x, slope: np.broadcast_to(x < 0, np.broadcast(x, slope).shape),
            ordered=True, roles=trained(1), sides="sign"),
-    unary("Elu", elu, elu_vjp, branch=negative, ordered=True, sides="sign", elsewhere="to one"),
-    unary("Selu", selu, selu_vjp, branch=negative, ordered=True, sides="sign", elsewhere="to one"),
-    unary("Celu", celu, celu_vjp, branch=negative, ordered=True, sides="smooth sign", elsewhere="to one"),
-    unary("Shrink", shrink, shrink_vjp, branch=shrink_piece, ordered=True, sides="middle"),
+    unary("Elu", elu, lambda ct, y, x, alpha=1.0: ct * _exponential_slope(x, alpha, 1.0, 1.0), branch=negative,
+          ordered=True, sides="sign", elsewhere="to one"),
+    unary("Selu", selu, lambda ct, y, x, alpha=SELU_ALPHA, gamma=SELU_GAMMA:
+          ct * _exponential_slope(x, alpha * gamma, 1.0, gamma),
+          branch=negative, ordered=True, sides="sign", elsewhere="to one"),
+    unary("Celu", celu, lambda ct, y, x, alpha=1.0: ct * _exponential_slope(x, 1.0, alpha, 1.0), branch=negative,
+          ordered=True, sides="smooth sign", elsewhere="to one"),
+    unary("Shrink", shrink, lambda ct, y, x, lambd=0.5, bias=0.0: sym.where(sym.or_(x < -lambd, x > lambd), ct, 0),
+          branch=shrink_piece, ordered=True, sides="middle"),
     composite("ThresholdedRelu", thresholded_relu, flat="gated", sides="condition"),
     Op("Clip", clip, clip_vjp, elementwise, step=clip_near_real, branch=clip_piece, ordered=True, moves="within",
        flat="bounded", sides="bounds"),
     composite("HardSigmoid", hard_sigmoid, squashes=True, sides="bounds", elsewhere="to one"),
     composite("HardSwish", hard_swish, flat="below", sides="bounds", elsewhere="to one"),
-    unary("Sigmoid", sigmoid, sigmoid_vjp, squashes=True, slope=lambda y: y * (1 - y), elsewhere="to one"),
+    unary("Sigmoid", sigmoid, lambda ct, y, x: ct * (y * sym.sigmoid(-x)),  # 1 - y would cancel where y is near 1
+          squashes=True, slope=lambda y: y * (1 - y), elsewhere="to one"),
     unary("Softplus", softplus, lambda ct, y, x: ct * sym.sigmoid(x), elsewhere="to one"),
     unary("Softsign", softsign, softsign_vjp, step=softsign_step),
     Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1), sparsity=lines,
-       boxes=box_rules.along("axis"), same_axes=True, squashes=True, slope=softmax_slope, cost=5.0, elsewhere="to one"),
-    Op("LogSoftmax", log_softmax, log_softmax_vjp, trailing, bind=with_axis(-1), sparsity=lines,
-       boxes=box_rules.along("axis"), same_axes=True, squashes=True, cost=5.0, elsewhere="to one"),
+       boxes=box_rules.along("axis"), same_axes=True, squashes=True, cost=5.0, elsewhere="to one",
+       slope=lambda y, axis: np.max(y * (1 - y), axis=axis, keepdims=True)),  # the largest of those that share a sum
+    Op("LogSoftmax", log_softmax, lambda ct, y, x, axis: (ct - sym.exp(y) * sym.sum(ct, (axis,)),), trailing,
+       bind=with_axis(-1), sparsity=lines, boxes=box_rules.along("axis"), same_axes=True, squashes=True, cost=5.0,
+       elsewhere="to one"),
     composite("Gelu", gelu, elsewhere="to one"),
     composite("Mish", mish, elsewhere="to one"),
     composite("Swish", swish, elsewhere="to one"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -13,7 +12,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import NoGradientError, UnsupportedError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import NONZERO, Interval, Op, binary, deciding
-from gradcheck_cli.op.batching import Kernel, elementwise
+from gradcheck_cli.op.batching import Kernel
 from gradcheck_cli.op.fusion import added, divide
 
 _STORED = {("f", 4): np.dtype(np.float32), ("c", 8): np.dtype(np.complex64)}
@@ -55,19 +54,9 @@ def modulo(a: Array, b: Array, *, fmod: int = 0) -> Array:
     return (np.fmod(a, b) if fmod else np.mod(a, b)).astype(a.dtype, copy=False)
 
 
-def modulo_near_real(a: Array, b: Array, *, fmod: int = 0) -> Array:
-    """The remainder near the real axis."""
-    return a - b * whole_part(a, b, fmod=fmod)
-
-
 def whole_part(a: Array, b: Array, *, fmod: int = 0) -> Array:
     """The number of times b goes into a."""
     return (np.trunc if fmod else np.floor)(a.real / b.real)
-
-
-def modulo_vjp(ct: Var, y: Var, a: Var, b: Var, *, fmod: int = 0) -> tuple[Var, Var]:
-    """ct and -ct n, since y = a - b n with n constant."""
-    return ct, -ct * sym.round_((a - y) / b)
 
 
 def larger(a: Array, b: Array) -> Array:
@@ -111,16 +100,6 @@ def extremum_vjp(ct: Var, y: Var, *xs: Var) -> tuple[Var, ...]:
     return tuple(cts)
 
 
-def multiply_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var | None, Var | None]:
-    """ct b and ct a."""
-    return ct * b if sym.wanted(a) else None, ct * a if sym.wanted(b) else None
-
-
-def subtract_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var | None]:
-    """ct and -ct."""
-    return ct, -ct if sym.wanted(b) else None
-
-
 def divide_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var | None]:
     """ct / b and -ct y / b."""
     over = ct / b
@@ -135,21 +114,6 @@ def mean(*xs: Array) -> Array:
 def where(condition: Array, x: Array, y: Array) -> Array:
     """x where the condition holds, else y."""
     return np.where(condition, x, y)
-
-
-def where_vjp(ct: Var, z: Var, condition: Var, x: Var, y: Var) -> tuple[Var | None, ...]:
-    """ct to x where the condition holds, to y elsewhere."""
-    return None, sym.where(condition, ct, 0), sym.where(condition, 0, ct)
-
-
-def variadic(name: str, forward: Kernel, vjp: Kernel, **more: Any) -> Op:
-    """An elementwise operator of any number of operands."""
-    return Op(name, forward, vjp, elementwise, **more)
-
-
-def each(xs: Sequence[Var], ct: Var) -> tuple[Var, ...]:
-    """The same cotangent for every operand."""
-    return (ct,) * len(xs)
 
 
 def bit_cast(x: Array, *, to: Any) -> Array:
@@ -189,20 +153,22 @@ def _bits(dtype: np.dtype[Any]) -> int:
 
 BINARY: list[Op] = [
     binary("Add", np.add, lambda ct, y, a, b: (ct, ct), linear="each"),
-    binary("Sub", np.subtract, subtract_vjp, linear="each"),
-    binary("Mul", np.multiply, multiply_vjp, layer=True, bends=((0, 1),)),
+    binary("Sub", np.subtract, lambda ct, y, a, b: (ct, -ct if sym.wanted(b) else None), linear="each"),
+    binary("Mul", np.multiply, lambda ct, y, a, b: (ct * b if sym.wanted(a) else None, ct * a if sym.wanted(b) else None),
+           layer=True, bends=((0, 1),)),
     binary("Div", divide, divide_vjp, valid={1: NONZERO}, bends=((1,),)),
     binary("Pow", power, power_vjp, step=power_near_real, valid={0: Interval(0.1, 1.0, 0.0, np.inf, unless_whole=1)}),
-    binary("Mod", modulo, modulo_vjp, step=modulo_near_real, branch=whole_part, ordered=True,
+    binary("Mod", modulo, lambda ct, y, a, b, **_: (ct, -ct * sym.round_((a - y) / b)),  # y = a - b n, n constant
+           step=lambda a, b, fmod=0: a - b * whole_part(a, b, fmod=fmod), branch=whole_part, ordered=True,
            valid={1: Interval(0.5, 1.5)}),
-    variadic("Sum", added, lambda ct, y, *xs: each(xs, ct), linear="each"),
-    variadic("Mean", mean, lambda ct, y, *xs: each(xs, ct / float(len(xs))), linear="each"),
-    variadic("Max", folded(np.maximum), extremum_vjp, step=folded(larger), branch=winner(np.maximum), ordered=True,
-             flat="larger", sides="winners"),
-    variadic("Min", folded(np.minimum), extremum_vjp, step=folded(smaller), branch=winner(np.minimum), ordered=True,
-             sides="winners"),
-    Op("Where", where, where_vjp, elementwise, linear=((1,), (2,)), cuts=deciding(0), like=1, moves="either",
-       bends=((0,),), sides="condition"),
+    binary("Sum", added, lambda ct, y, *xs: (ct,) * len(xs), linear="each"),
+    binary("Mean", mean, lambda ct, y, *xs: (ct / float(len(xs)),) * len(xs), linear="each"),
+    binary("Max", folded(np.maximum), extremum_vjp, step=folded(larger), branch=winner(np.maximum), ordered=True,
+           flat="larger", sides="winners"),
+    binary("Min", folded(np.minimum), extremum_vjp, step=folded(smaller), branch=winner(np.minimum), ordered=True,
+           sides="winners"),
+    binary("Where", where, lambda ct, z, at, x, y: (None, sym.where(at, ct, 0), sym.where(at, 0, ct)),
+           linear=((1,), (2,)), cuts=deciding(0), like=1, moves="either", bends=((0,),), sides="condition"),
     binary("Equal", np.equal, integral=(0,), sides="compares"),
     binary("Less", np.less, ordered=True, integral=(0,), sides="compares"),
     binary("LessOrEqual", np.less_equal, ordered=True, integral=(0,), sides="compares"),
@@ -215,5 +181,5 @@ BINARY: list[Op] = [
     binary("BitwiseOr", np.bitwise_or),
     binary("BitwiseXor", np.bitwise_xor),
     binary("BitShift", shift),
-    Op("BitCast", bit_cast, bit_cast_vjp, elementwise, stored=True, analytic=False),
+    binary("BitCast", bit_cast, bit_cast_vjp, stored=True, analytic=False),
 ]  # fmt: skip

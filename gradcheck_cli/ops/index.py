@@ -51,23 +51,15 @@ def _gathered_alike(x: Array, indices: Array, axis: int) -> Array:
     return np.moveaxis(y, places, [axis - 1 + i for i in places])
 
 
-def gather_vjp(ct: Var, y: Var, x: Var, indices: Var, *, axis: int) -> tuple[Var, None]:
-    """ct, added up at the entries that were gathered."""
-    return scatter_back(ct, indices, x.shape, axis + x.ndim), None
-
-
 def scatter_back(ct: Var, indices: Var, shape: Sequence[int], axis: int) -> Var:
     """The transpose of a gather along an axis (from the front) of a tensor of this shape."""
     behind = axis + indices.ndim
     rest = (*range(axis), *range(behind, ct.ndim))
     moved = sym.transpose(ct, (*range(axis, behind), *rest))
     zeros = sym.full(ct.tape, (shape[axis], *shape[:axis], *shape[axis + 1 :]), 0, ct.dtype)
-    rows = ct.tape.apply("ScatterND", zeros, _column(indices), moved, reduction="add")
+    column = sym.unsqueeze(sym.cast(indices, np.int64), (indices.ndim,))
+    rows = ct.tape.apply("ScatterND", zeros, column, moved, reduction="add")
     return sym.transpose(rows, (*range(1, axis + 1), 0, *range(axis + 1, len(shape))))
-
-
-def _column(indices: Var) -> Var:
-    return sym.unsqueeze(sym.cast(indices, np.int64), (indices.ndim,))
 
 
 def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Array:
@@ -194,11 +186,6 @@ def one_hot_vjp(ct: Var, y: Var, indices: Var, values: Var, *, depth: int, axis:
     return None, sym.concat(parts, 0)
 
 
-def hot_entries(indices: Array, values: Array, **metadata: Any) -> Array:
-    """The branch: hot entries, for indices that are floating-point numbers."""
-    return one_hot(indices, values * 0 + np.asarray([0, 1], values.dtype), **metadata)
-
-
 def non_zero(x: Array) -> Array:
     """Indices of the entries that are not zero, a column for each; without rows for a scalar."""
     if not x.ndim:
@@ -250,16 +237,18 @@ def range_vjp(ct: Var, y: Var, start: Var, limit: Var, delta: Var) -> tuple[Var,
 
 
 INDEX: list[Op] = [
-    Op("Gather", gather, gather_vjp, gather_stack, bind=bind_gather, linear=((0,),), sparsity=moved, cuts=deciding(1),
-       integers={1: Along("axis")}, moves="picked", cost="picks"),
+    Op("Gather", gather, lambda ct, y, x, at, axis: (scatter_back(ct, at, x.shape, axis + x.ndim), None), gather_stack,
+       bind=bind_gather, linear=((0,),), sparsity=moved, cuts=deciding(1), integers={1: Along("axis")}, moves="picked",
+       cost="picks"),
     Op("GatherElements", gather_elements, gather_elements_vjp, aligned, bind=bind_elements, linear=((0,),), sparsity=moved,
        cuts=deciding(1), integers={1: Along("axis")}, moves="picked", cost="picks"),
     Op("GatherND", gather_nd, gather_nd_vjp, gather_nd_stack, bind=bind_gather_nd, linear=((0,),), sparsity=moved,
        cuts=deciding(1), moves="picked", cost="picks"),
     Op("Compress", compress, compress_vjp, on(0), bind=bind_compress, linear=((0,),), sparsity=moved, cuts=deciding(1),
        sized_by=(1,), moves="selected"),
-    Op("OneHot", one_hot, one_hot_vjp, on(0, 1), static={"depth": 1}, bind=bind_one_hot, branch=hot_entries,
-       linear=((1,),), cuts=deciding(0), integers={0: Along(None, of=1), 1: (3, 5)}, like=2),
+    Op("OneHot", one_hot, one_hot_vjp, on(0, 1), static={"depth": 1}, bind=bind_one_hot, linear=((1,),),
+       branch=lambda at, values, **m: one_hot(at, values * 0 + np.asarray([0, 1], values.dtype), **m),
+       cuts=deciding(0), integers={0: Along(None, of=1), 1: (3, 5)}, like=2),
     Op("NonZero", non_zero, zero, integral=(0,), sized_by=(0,)),
     Op("ReverseSequence", reverse_sequence, reverse_sequence_vjp, on(0), bind=bind_reverse_sequence, linear=((0,),),
        sparsity=moved, cuts=deciding(1), integers={1: Along("time_axis", lengths=True)}),

@@ -26,8 +26,7 @@ FEW, MOST = 1 << 22, 1 << 27  # entries of all minors: preferred up to FEW, poss
 
 def det(x: Array) -> Array:
     """Determinants of the matrices in the last two axes."""
-    wide = x.astype(np.result_type(x.dtype, np.float32), copy=False)
-    return np.asarray(np.linalg.det(wide)).astype(x.dtype, copy=False)
+    return np.asarray(np.linalg.det(_wide(x))).astype(x.dtype, copy=False)
 
 
 def bind_square(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
@@ -35,11 +34,6 @@ def bind_square(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ModelError(f"square matrices are needed, not {list(x.shape)}")
     return metadata
-
-
-def det_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
-    """ct times the cofactor of each entry."""
-    return (sym.unsqueeze(ct, (-2, -1)) * cofactors(x),)
 
 
 def cofactors(x: Var) -> Var:
@@ -80,7 +74,7 @@ def cofactors_by_singular_values(x: Array) -> Array:
 
     The cofactors of S are products of all other singular values.
     """
-    u, s, v = np.linalg.svd(x.astype(np.result_type(x.dtype, np.float32), copy=False))
+    u, s, v = np.linalg.svd(_wide(x))
     turn = np.linalg.det(u) * np.linalg.det(v)
     y = np.conj(u) * (turn[..., None] * _without_each(s))[..., None, :] @ np.conj(v)
     return np.asarray(y).astype(x.dtype, copy=False)
@@ -126,20 +120,19 @@ def cofactors_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
 
 def inverse(x: Array) -> Array:
     """Inverses of the matrices in the last two axes."""
-    wide = x.astype(np.result_type(x.dtype, np.float32), copy=False)
-    return np.asarray(np.linalg.inv(wide)).astype(x.dtype, copy=False)
+    return np.asarray(np.linalg.inv(_wide(x))).astype(x.dtype, copy=False)
 
 
-def inverse_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
-    """-y^T ct y^T."""
-    turned = sym.swap(y)
-    return (-sym.matmul(sym.matmul(turned, ct), turned),)
+def _wide(x: Array) -> Array:
+    """x in a dtype of LAPACK."""
+    return x.astype(np.result_type(x.dtype, np.float32), copy=False)
 
 
 LINALG: list[Op] = [
-    Op("Det", det, det_vjp, trailing, bind=bind_square, sparsity=along(-2, -1), backward_stable=True),
+    Op("Det", det, lambda ct, y, x: (sym.unsqueeze(ct, (-2, -1)) * cofactors(x),), trailing, bind=bind_square,
+       sparsity=along(-2, -1), backward_stable=True),
     Op("Cofactors", cofactors_by_singular_values, cofactors_vjp, trailing, domain=DOMAIN,
        step=cofactors_near_real, bind=bind_square, sparsity=along(-2, -1), backward_stable=True),
-    Op("Inverse", inverse, inverse_vjp, trailing, domain="com.microsoft", bind=bind_square, sparsity=along(-2, -1),
-       backward_stable=True),
+    Op("Inverse", inverse, lambda ct, y, x: (-sym.matmul(sym.matmul(sym.swap(y), ct), sym.swap(y)),), trailing,
+       domain="com.microsoft", bind=bind_square, sparsity=along(-2, -1), backward_stable=True),
 ]  # fmt: skip

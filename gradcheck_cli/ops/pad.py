@@ -20,17 +20,13 @@ from gradcheck_cli.op.sparsity import moved
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import as_tuple, axes_of, checked, scalar
 
+Ints = tuple[int, ...]
 _MODES = ("constant", "reflect", "edge", "wrap")
 _FIRST = -(1 << 62)  # an end beyond the first entry, for steps backward
 
 
 def slice_(
-    x: Array,
-    *,
-    starts: tuple[int, ...],
-    ends: tuple[int, ...],
-    axes: tuple[int, ...] = (),
-    steps: tuple[int, ...] = (),
+    x: Array, *, starts: tuple[int, ...], ends: tuple[int, ...], axes: tuple[int, ...] = (), steps: tuple[int, ...] = ()
 ) -> Array:
     """x[start:end:step] along each of the axes; an end of -1 lies before the first entry."""
     window = [slice(None)] * x.ndim
@@ -50,12 +46,8 @@ def bind_slice(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     if 0 in steps:
         raise ModelError("a step is 0")
     spans = [_span(s, e, k, x.shape[a]) for s, e, k, a in zip(starts, ends, steps, axes, strict=True)]
-    return {
-        "starts": tuple(s for s, _ in spans),
-        "ends": tuple(e for _, e in spans),
-        "axes": tuple(a - x.ndim for a in axes),
-        "steps": steps,
-    }
+    first, last = zip(*spans, strict=True) if spans else ((), ())
+    return {"starts": first, "ends": last, "axes": tuple(a - x.ndim for a in axes), "steps": steps}
 
 
 def _span(start: int, end: int, step: int, length: int) -> tuple[int, int]:
@@ -66,21 +58,12 @@ def _span(start: int, end: int, step: int, length: int) -> tuple[int, int]:
     return (start, end) if len(range(start, end, step)) else (0, 0)
 
 
-def slice_vjp(
-    ct: Var,
-    y: Var,
-    x: Var,
-    *,
-    starts: tuple[int, ...],
-    ends: tuple[int, ...],
-    axes: tuple[int, ...],
-    steps: tuple[int, ...],
-) -> tuple[Var]:
+def slice_vjp(ct: Var, y: Var, x: Var, **spans: tuple[int, ...]) -> tuple[Var]:
     """ct at the entries that were taken, zeros between and around them."""
     if not y.size:
         return (sym.zeros_like(x),)
     before = [0] * x.ndim
-    for start, axis, step in zip(starts, axes, steps, strict=True):
+    for start, axis, step in zip(spans["starts"], spans["axes"], spans["steps"], strict=True):
         first, stride = (start, step) if step > 0 else (start + (y.shape[axis] - 1) * step, -step)
         ct = ct if step > 0 else sym.slice(ct, (-1,), (_FIRST,), (axis,), (-1,))
         ct = _spaced(ct, axis + x.ndim, stride)
@@ -98,14 +81,7 @@ def _spaced(x: Var, axis: int, stride: int) -> Var:
     return sym.reshape(sym.pad(wide, pads), (*x.shape[:axis], x.shape[axis] * stride, *x.shape[axis + 1 :]))
 
 
-def pad(
-    x: Array,
-    value: Array | None = None,
-    *,
-    pads: tuple[int, ...],
-    axes: tuple[int, ...] | None = None,
-    mode: str = "constant",
-) -> Array:
+def pad(x: Array, value: Array | None = None, *, pads: Ints, axes: Ints | None = None, mode: str = "constant") -> Array:
     """x with more entries before and behind its last axes; a negative width cuts entries off."""
     x, widths = _cut(x, pads), [max(p, 0) for p in pads]
     rank = len(pads) // 2
@@ -178,8 +154,7 @@ def pad_vjp(ct: Var, y: Var, x: Var, *values: Var | None, pads: tuple[int, ...],
 
 
 def _outside(ct: Var, x: Var, pads: Sequence[int]) -> Var:
-    inside = sym.pad(sym.ones_like(x), pads)
-    return sym.sum(sym.where(sym.equal(inside, 0), ct, 0))
+    return sym.sum(sym.where(sym.equal(sym.pad(sym.ones_like(x), pads), 0), ct, 0))
 
 
 def _folded(ct: Var, x: Var, pads: Sequence[int], mode: str) -> Var:
@@ -239,11 +214,6 @@ def bind_trilu(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     return {"k": k, "upper": metadata.get("upper", 1)}
 
 
-def trilu_vjp(ct: Var, y: Var, x: Var, *, k: int, upper: int) -> tuple[Var]:
-    """The same triangle of ct."""
-    return (ct.tape.apply("Trilu", ct, np.asarray(k, np.int64), upper=upper),)
-
-
 PAD: list[Op] = [
     Op("Slice", slice_, slice_vjp, on(0), bind=bind_slice, linear="each", sparsity=moved, boxes=box_rules.sliced,
        static={"starts": 1, "ends": 2, "axes": 3, "steps": 4}, integers={2: (2, 3), 4: (1, 1)}, moves="part",
@@ -253,5 +223,6 @@ PAD: list[Op] = [
     composite("CenterCropPad", center_crop_pad, static={"shape": 1}),
     Op("Tile", tile, tile_vjp, on(0), static={"repeats": 1}, bind=bind_tile, linear="each", sparsity=moved,
        integers={1: (1, 2)}, moves="all"),
-    Op("Trilu", trilu, trilu_vjp, on(0), static={"k": 1}, bind=bind_trilu, linear="each", sparsity=moved),
+    Op("Trilu", trilu, lambda ct, y, x, k, upper: (ct.tape.apply("Trilu", ct, np.asarray(k, np.int64), upper=upper),),
+       on(0), static={"k": 1}, bind=bind_trilu, linear="each", sparsity=moved),
 ]  # fmt: skip

@@ -72,33 +72,30 @@ def average(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     return np.asarray(total(x, axis, keepdims) / np.prod([x.shape[a] for a in axis]))
 
 
+def expanded(ct: Var, x: Var, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
+    """A cotangent of the result, for every entry that was reduced."""
+    return (sym.expand(spread(ct, x, axes, keepdims), x.shape),)
+
+
+def mean_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
+    """An equal share of ct for every entry."""
+    return expanded(ct / float(max(math.prod(x.shape[a] for a in axes), 1)), x, axes, keepdims)
+
+
 def spread(ct: Var, x: Var, axes: tuple[int, ...], keepdims: int) -> Var:
     """A cotangent of the result with its axes of length 1 back, so that it broadcasts against x."""
     shape = tuple(1 if i - x.ndim in axes else d for i, d in enumerate(x.shape))
     return ct if keepdims else sym.reshape(ct, shape)
 
 
-def sum_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
-    """ct for every entry that was summed."""
-    return (sym.expand(spread(ct, x, axes, keepdims), x.shape),)
-
-
-def mean_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
-    """An equal share of ct for every entry."""
-    count = math.prod(x.shape[a] for a in axes)
-    return (sym.expand(spread(ct, x, axes, keepdims) / float(max(count, 1)), x.shape),)
-
-
 def extremum(function: Any) -> Kernel:
     """The kernel of a maximum or minimum; of no entries it is the worst value of the dtype."""
 
-    def kernel(
-        x: Array, *, axes: tuple[int, ...] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
-    ) -> Array:
+    def reduced(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Array:
         initial = {} if x.size else {"initial": _worst(function, x.dtype)}
-        return np.asarray(function.reduce(x, axis=axes, keepdims=bool(keepdims), **initial))
+        return np.asarray(function.reduce(x, axis=axis, keepdims=keepdims, **initial))
 
-    return kernel
+    return reduction(reduced)
 
 
 def _worst(function: Any, dtype: np.dtype[Any]) -> Any:
@@ -143,7 +140,7 @@ def extremum_vjp(choose: str) -> Any:
 
     def vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims: int) -> tuple[Var]:
         if not axes or not x.size:
-            return (sym.expand(spread(ct, x, axes, keepdims), x.shape),)
+            return expanded(ct, x, axes, keepdims)
         rows, ct = gathered(x, axes), sym.reshape(ct, (*_kept(x, axes), 1))
         index = x.tape.apply(choose, rows, axis=-1)
         won = sym.equal(sym.arange(x.tape, rows.shape[-1]), index)
@@ -269,11 +266,6 @@ def bind_cumulation(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     return {"exclusive": 0, "reverse": 0, **metadata, "axis": axis}
 
 
-def cumsum_vjp(ct: Var, y: Var, x: Var, *, axis: int, exclusive: int, reverse: int) -> tuple[Var]:
-    """Running sums of ct from the other end."""
-    return (ct.tape.apply("CumSum", ct, np.asarray(axis, np.int64), exclusive=exclusive, reverse=1 - reverse),)
-
-
 def cumprod(x: Var, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Var:
     """Running products along an axis, by doubling: after k rounds each entry holds the last 2^k factors."""
     count, width = x.shape[axis], 1
@@ -311,7 +303,8 @@ def choosing(name: str, function: Any, choose: Any, arg: str) -> Op:
 
 
 REDUCE: list[Op] = [
-    reducing("ReduceSum", reduction(total), sum_vjp, linear="each", boxes=box_rules.summed),
+    reducing("ReduceSum", reduction(total), lambda ct, y, x, **over: expanded(ct, x, **over), linear="each",
+             boxes=box_rules.summed),
     reducing("ReduceMean", reduction(average), mean_vjp, linear="each", boxes=box_rules.averaged),
     choosing("ReduceMax", np.maximum, np.argmax, "ArgMax"),
     choosing("ReduceMin", np.minimum, np.argmin, "ArgMin"),
@@ -327,7 +320,9 @@ REDUCE: list[Op] = [
            integral=(0,))
         for name, pick in (("ArgMax", np.argmax), ("ArgMin", np.argmin))
     ),
-    Op("CumSum", cumsum, cumsum_vjp, on(0), static={"axis": 1}, bind=bind_cumulation, linear="each",
-       sparsity=along("axis"), integers={1: (0, 0)}, same_axes=True, elsewhere="one by one"),
+    Op("CumSum", cumsum, lambda ct, y, x, axis, exclusive, reverse:
+       (ct.tape.apply("CumSum", ct, np.asarray(axis, np.int64), exclusive=exclusive, reverse=1 - reverse),),
+       on(0), static={"axis": 1}, bind=bind_cumulation, linear="each", sparsity=along("axis"), integers={1: (0, 0)},
+       same_axes=True, elsewhere="one by one"),
     composite("CumProd", cumprod, static={"axis": 1}, bind=bind_cumulation, integers={1: (0, 0)}),
 ]  # fmt: skip

@@ -60,11 +60,6 @@ def bind_reshape(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     return {"shape": tuple(shape)}
 
 
-def reshape_vjp(ct: Var, y: Var, x: Var, **metadata: Any) -> tuple[Var]:
-    """ct in the shape of x: the rule of every operator that keeps entries in their order."""
-    return (sym.reshape(ct, x.shape),)
-
-
 def flatten(x: Array, *, axis: int = 1, shape: tuple[int, ...] = ()) -> Array:
     """x as a matrix: rows for the axes before `axis`, columns for the others."""
     return x.reshape(shape)
@@ -144,11 +139,6 @@ def bind_expand(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 def concat(*xs: Array, axis: int) -> Array:
     """Tensors concatenated along an axis."""
     return np.concatenate(xs, axis=axis)
-
-
-def concat_vjp(ct: Var, y: Var, *xs: Var, axis: int) -> tuple[Var, ...]:
-    """The piece of ct for each operand."""
-    return sym.split(ct, [x.shape[axis] for x in xs], axis)
 
 
 def split(
@@ -284,7 +274,7 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
 def reshaping(name: str, forward: Kernel, binding: Any, **more: Any) -> Op:
     """An operator that keeps entries in their order."""
     known = {"bind": binding, "linear": "each", "sparsity": moved, "boxes": box_rules.reshaped, "moves": "all"}
-    return Op(name, forward, reshape_vjp, shaped, **known, **more)
+    return Op(name, forward, lambda ct, y, x, **_: (sym.reshape(ct, x.shape),), shaped, **known, **more)
 
 
 SHAPE: list[Op] = [
@@ -298,8 +288,8 @@ SHAPE: list[Op] = [
        sparsity=moved, boxes=box_rules.expanded, integers={1: (1, 1)}, moves="all"),
     Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True, sparsity=moved,
        boxes=box_rules.cut, moves="part"),
-    Op("Concat", concat, concat_vjp, aligned, linear="each", sparsity=moved, boxes=box_rules.joined, moves="joined",
-       same_axes=True),
+    Op("Concat", concat, lambda ct, y, *xs, axis: sym.split(ct, [x.shape[axis] for x in xs], axis), aligned,
+       linear="each", sparsity=moved, boxes=box_rules.joined, moves="joined", same_axes=True),
     Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each", cuts=narrowing, like=None, moves="all",
        straight="rounds"),
     Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), on(0), linear=((0,),), sparsity=first,

@@ -106,7 +106,9 @@ def non_max_suppression(
     center_point_box: int = 0,
 ) -> Array:
     """Rows (batch, class, box) of the boxes that are kept, best first: none overlaps a better one too much."""
-    corners = _from_centers(boxes) if center_point_box else _ordered(boxes)
+    low, high = boxes[..., :2], boxes[..., 2:]
+    ends = (low - high / 2, low + high / 2) if center_point_box else (np.minimum(low, high), np.maximum(low, high))
+    corners = np.concatenate(ends, axis=-1)
     rows = [
         (n, c, box)
         for n in range(scores.shape[0])
@@ -132,15 +134,6 @@ def _overlaps(box: Array, others: Array) -> Array:
     common = np.prod(np.maximum(high - low, 0), axis=-1)
     union = np.prod(box[2:] - box[:2]) + np.prod(others[:, 2:] - others[:, :2], axis=-1) - common
     return np.where(common > 0, common / np.where(common > 0, union, 1), 0)
-
-
-def _ordered(boxes: Array) -> Array:
-    """Lower and upper corner from any two opposite corners."""
-    return np.concatenate([np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])], -1)
-
-
-def _from_centers(boxes: Array) -> Array:
-    return np.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], axis=-1)
 
 
 def bind_non_max_suppression(metadata: dict[str, Any], boxes: Array, scores: Array) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -149,13 +150,10 @@ def is_inf(x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> A
     return (negative & bool(detect_negative)) | (positive & bool(detect_positive))
 
 
-def identity_inside(value: Any) -> Any:
-    """The same sequence, optional or map, with new tensors inside."""
-    return mapped(sym.identity, value)
-
-
-def _real_part(kernel: Kernel) -> Kernel:
-    return lambda x: kernel(x.real) + 0 * x
+def _stepwise(name: str, forward: Kernel, of_reals: Kernel, **more: Any) -> Op:
+    """An operator that is constant between steps, and takes the real part of a complex number."""
+    step, branch = (lambda x: of_reals(x.real) + 0 * x), (lambda x: of_reals(x.real))
+    return unary(name, forward, step=step, branch=branch, ordered=True, cuts=rounding, **more)
 
 
 UNARY: list[Op] = [
@@ -179,14 +177,12 @@ UNARY: list[Op] = [
     unary("Acosh", np.arccosh, lambda ct, y, x: ct / (sym.sqrt(x - 1.0) * sym.sqrt(x + 1.0)),
           valid={0: Interval(1.1, 3.0, 1.0, np.inf)}),
     unary("Atanh", np.arctanh, lambda ct, y, x: ct / ((1.0 - x) * (1.0 + x)), valid={0: INSIDE_ONE}),
-    unary("Identity", lambda x: x, lambda ct, y, x: ct, linear="each", containers=identity_inside, moves="all"),
-    unary("Floor", np.floor, step=_real_part(np.floor), branch=lambda x: np.floor(x.real), ordered=True, cuts=rounding,
-          straight="rounds"),
-    unary("Ceil", np.ceil, step=_real_part(np.ceil), branch=lambda x: np.ceil(x.real), ordered=True, cuts=rounding,
-          straight="rounds"),
-    unary("Round", round_even, step=_real_part(np.rint), branch=lambda x: np.rint(x.real), ordered=True, cuts=rounding,
-          straight="rounds"),
-    unary("Sign", sign, step=_real_part(np.sign), branch=lambda x: np.sign(x.real), ordered=True, cuts=rounding),
+    unary("Identity", lambda x: x, lambda ct, y, x: ct, linear="each", containers=partial(mapped, sym.identity),
+          moves="all"),
+    _stepwise("Floor", np.floor, np.floor, straight="rounds"),
+    _stepwise("Ceil", np.ceil, np.ceil, straight="rounds"),
+    _stepwise("Round", round_even, np.rint, straight="rounds"),
+    _stepwise("Sign", sign, np.sign),
     unary("IsNaN", np.isnan, integral=(0,)),
     unary("IsInf", is_inf, integral=(0,)),
     unary("Not", np.logical_not, integral=(0,)),
