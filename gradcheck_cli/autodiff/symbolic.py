@@ -202,6 +202,17 @@ def cast(x: Var, dtype: Any) -> Var:
     return x if x.dtype == dtype else x.tape.apply("Cast", x, to=_NUMBERS[np.dtype(dtype)])
 
 
+def repeat(x: Var, times: int, axis: int) -> Var:
+    """x with every entry along an axis (from the front) several times in a row."""
+    wide = expand(unsqueeze(x, (axis + 1,)), (*x.shape[: axis + 1], times, *x.shape[axis + 1 :]))
+    return reshape(wide, (*x.shape[:axis], x.shape[axis] * times, *x.shape[axis + 1 :]))
+
+
+def stack(xs: Sequence[Var], axis: int) -> Var:
+    """Tensors of one shape, side by side along a new axis."""
+    return concat([unsqueeze(x, (axis,)) for x in xs], axis)
+
+
 def zeros_like(x: Var) -> Var:
     """Zeros of the shape and dtype of x."""
     return full(x.tape, x.shape, 0, x.dtype)

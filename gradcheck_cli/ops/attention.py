@@ -59,9 +59,7 @@ def attention(
 
 def by_heads(x: Var, heads: int | None) -> Var:
     """`(N, S, heads * size)` as `(N, heads, S, size)`."""
-    if x.ndim != 3 or not heads or heads < 1 or x.shape[2] % heads:
-        raise ValueError(f"{x.shape[-1]} features cannot be shared by {heads} heads; name q_num_heads and kv_num_heads")
-    return sym.transpose(sym.reshape(x, (*x.shape[:2], heads, x.shape[2] // heads)), (0, 2, 1, 3))
+    return sym.transpose(_split_heads(x, heads, "q_num_heads and kv_num_heads"), (0, 2, 1, 3))
 
 
 def side_by_side(y: Var) -> Var:
@@ -173,21 +171,22 @@ def rotary_embedding(
     `interleaved`, else an entry of the first half with that of the second.
     """
     heads_axis = 1 if x.ndim == 4 else 2
-    parts = x if x.ndim == 4 else _split_heads(x, num_heads)
+    parts = x if x.ndim == 4 else _split_heads(x, num_heads, "num_heads")
     turned = rotary_embedding_dim or parts.shape[-1]
     if turned % 2 or turned > parts.shape[-1]:
         raise ValueError(f"{turned} of {parts.shape[-1]} features cannot be paired")
     cos, sin = (_at_positions(cache, position_ids, turned // 2, heads_axis) for cache in (cos_cache, sin_cache))
     head, *rest = sym.split(parts, (turned, parts.shape[-1] - turned) if turned < parts.shape[-1] else (turned,), -1)
-    a, b = _pairs(head, bool(interleaved))
-    rotated = _unpaired(a * cos - b * sin, a * sin + b * cos, bool(interleaved))
+    a, b = paired(head, bool(interleaved))
+    pairs = a * cos - b * sin, a * sin + b * cos
+    rotated = sym.reshape(sym.stack(pairs, -1), head.shape) if interleaved else sym.concat(pairs, -1)
     return sym.reshape(sym.concat([rotated, *rest], -1), x.shape)
 
 
-def _split_heads(x: Var, heads: int | None) -> Var:
-    if not heads or x.shape[-1] % heads:
-        raise ValueError(f"{x.shape[-1]} features cannot be shared by {heads} heads; name num_heads")
-    return sym.reshape(x, (*x.shape[:2], heads, x.shape[-1] // heads))
+def _split_heads(x: Var, heads: int | None, names: str) -> Var:
+    if x.ndim != 3 or not heads or heads < 1 or x.shape[2] % heads:
+        raise ValueError(f"{x.shape[-1]} features cannot be shared by {heads} heads; name {names}")
+    return sym.reshape(x, (*x.shape[:2], heads, x.shape[2] // heads))
 
 
 def _at_positions(cache: Var, positions: Var | None, pairs: int, heads_axis: int) -> Var:
@@ -198,19 +197,13 @@ def _at_positions(cache: Var, positions: Var | None, pairs: int, heads_axis: int
     return sym.unsqueeze(chosen, (heads_axis,))
 
 
-def _pairs(x: Var, interleaved: bool) -> tuple[Var, ...]:
+def paired(x: Var, interleaved: bool) -> tuple[Var, ...]:
+    """Features in two halves that belong together: neighbors if interleaved, else the first half and the second."""
     half = x.shape[-1] // 2
     if not interleaved:
         return sym.split(x, (half, half), -1)
     first, second = sym.split(sym.reshape(x, (*x.shape[:-1], half, 2)), (1, 1), -1)
     return sym.squeeze(first, (-1,)), sym.squeeze(second, (-1,))
-
-
-def _unpaired(a: Var, b: Var, interleaved: bool) -> Var:
-    if not interleaved:
-        return sym.concat([a, b], -1)
-    both = sym.concat([sym.unsqueeze(a, (-1,)), sym.unsqueeze(b, (-1,))], -1)
-    return sym.reshape(both, (*a.shape[:-1], 2 * a.shape[-1]))
 
 
 ATTENTION: list[Op] = [

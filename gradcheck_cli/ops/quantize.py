@@ -156,8 +156,7 @@ def _spread(scale: Var, shape: tuple[int, ...], axis: int, block: int) -> Var:
     blocks = -(-shape[axis] // block)
     if scale.shape != (*shape[:axis], blocks, *shape[axis + 1 :]):
         raise ValueError(f"a scale of shape {list(scale.shape)} does not fit blocks of {block} in {list(shape)}")
-    wide = sym.expand(sym.unsqueeze(scale, (axis + 1,)), (*scale.shape[: axis + 1], block, *scale.shape[axis + 1 :]))
-    whole = sym.reshape(wide, (*shape[:axis], blocks * block, *shape[axis + 1 :]))
+    whole = sym.repeat(scale, block, axis)
     return whole if blocks * block == shape[axis] else sym.slice(whole, (0,), (shape[axis],), (axis,))
 
 

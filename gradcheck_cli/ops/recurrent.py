@@ -146,7 +146,7 @@ class RecurrentLayer:
 
     def final(self, states: Sequence[Var]) -> Var:
         """The output Y_h or Y_c of the last states by direction."""
-        return sym.concat([sym.unsqueeze(state, (self.layout,)) for state in states], self.layout)
+        return sym.stack(states, self.layout)
 
 
 def prepared(
@@ -382,7 +382,8 @@ def recurrence(q: Var, given: Sequence[Var | None], state: Var) -> tuple[list[Va
     q is `(N, heads, group, steps, d_k)`, and given are k, v, gates and rates `(N, heads, steps, size)`.
     """
     steps, ys, added = q.shape[-2], [], []
-    for t, (q_t, *rows) in enumerate(zip(*(_by_step(x, steps) for x in (q, *given)), strict=True)):
+    by_step = (sym.split(x, (1,) * steps, -2) if x is not None and steps else (None,) * steps for x in (q, *given))
+    for t, (q_t, *rows) in enumerate(zip(*by_step, strict=True)):
         with q.tape.scope(f"step{t}"):
             state, v = _advanced(state, *rows)
             ys.append(sym.matmul(sym.squeeze(q_t, (-2,)), state))
@@ -415,8 +416,12 @@ def _by_heads(x: Var, heads: int) -> Var:
     """`(N, steps, heads * size)` as `(N, heads, steps, size)`, at least in float32."""
     if x.ndim != 3 or x.shape[2] % heads:
         raise ValueError(f"{list(x.shape)} is not (N, steps, {heads} heads * size)")
-    wide = sym.cast(x, np.float32) if x.dtype.itemsize < 4 else x
-    return sym.transpose(sym.reshape(wide, (*x.shape[:2], heads, x.shape[2] // heads)), (0, 2, 1, 3))
+    return sym.transpose(sym.reshape(widened(x), (*x.shape[:2], heads, x.shape[2] // heads)), (0, 2, 1, 3))
+
+
+def widened(x: Var) -> Var:
+    """x, at least in float32."""
+    return sym.cast(x, np.float32) if x.dtype.itemsize < 4 else x
 
 
 def _gates(x: Var, heads: int, other: int) -> Var:
@@ -425,13 +430,6 @@ def _gates(x: Var, heads: int, other: int) -> Var:
     if last not in (heads, other):
         raise ValueError(f"{list(x.shape)} holds neither {heads} nor {other} numbers for each step")
     return _by_heads(x, min(last, heads))
-
-
-def _by_step(x: Var | None, steps: int) -> tuple[Any, ...]:
-    """Rows of x, one for each step, or nothing for each."""
-    if x is None or not steps:
-        return (None,) * steps
-    return sym.split(x, (1,) * steps, -2)
 
 
 def packed(ys: list[Var], like: Var, shape: tuple[int, int, int]) -> Var:

@@ -61,8 +61,7 @@ def _of_projections(
         k, v = (sym.concat([sym.take(past, i, 0), new], 2) for i, new in enumerate((k, v)))
     seen = _mask(mask, k.shape, q.shape[2], hidden, q.dtype)
     y, _ = _attended(q, k, v, [bias, seen, _causal(q, k) if causal else None], scale)
-    present = [sym.concat([sym.unsqueeze(part, (0,)) for part in (k, v)], 0)] if kept else []
-    return side_by_side(y), *present
+    return side_by_side(y), *([sym.stack((k, v), 0)] if kept else [])
 
 
 def multi_head_attention(
@@ -137,8 +136,10 @@ def group_query_attention(
         q, k = _turned((q, k), starts, cos_cache, sin_cache, position_ids, bool(rotary_interleaved))
     k, v = (_behind(past, new, starts, taken, total) for past, new in ((past_key, k), (past_value, v)))
     reach = _reach(starts, length, k.shape[2], bool(causal), local_window_size, lengths)
-    bias = None if attention_bias is None else _wide_enough(attention_bias, k.shape[2])
-    sink = head_sink if head_sink is not None else (sym.zeros_like(_heads_of(q)) if smooth_softmax == 1 else None)
+    room = 0 if attention_bias is None else k.shape[2] - attention_bias.shape[-1]
+    bias = None if attention_bias is None else sym.pad(attention_bias, (0, 0, 0, 0, 0, 0, 0, room))
+    no_sink = sym.full(q.tape, (num_heads,), 0, q.dtype) if smooth_softmax == 1 else None
+    sink = no_sink if head_sink is None else head_sink
     y, shown = _attended(q, k, v, [bias, q.tape.constant(reach, q.dtype)], scale, softcap, sink, qk_output == 1)
     if qk_output == 1:  # scores that are hidden are given as 0
         shown = sym.where(q.tape.constant(reach == 0), shown, 0)
@@ -376,10 +377,6 @@ def _weights(scores: Var, sink: Var | None) -> Var:
     return sym.slice(weights, (0,), (scores.shape[-1],), (3,))
 
 
-def _heads_of(q: Var) -> Var:
-    return sym.full(q.tape, (q.shape[1],), 0, q.dtype)
-
-
 def _rotated(x: Var, cos: Var, sin: Var, places: Var, interleaved: bool, size: int = 0) -> Var:
     return x.tape.apply("RotaryEmbedding", x, cos, sin, places, interleaved=int(interleaved), rotary_embedding_dim=size)
 
@@ -421,10 +418,6 @@ def _reach(
     if window > 0:
         hidden = hidden | (places <= at - window)
     return np.where(hidden, -np.inf, 0.0)
-
-
-def _wide_enough(bias: Var, keys: int) -> Var:
-    return sym.pad(bias, (0, 0, 0, 0, 0, 0, 0, keys - bias.shape[-1]))
 
 
 FUSED_ATTENTION: list[Op] = [

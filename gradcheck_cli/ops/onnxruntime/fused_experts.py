@@ -15,9 +15,11 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Cut, Metadata, Op, as_given, deciding, from_end, quantized
+from gradcheck_cli.op import Op, as_given, attributes_of, deciding, from_end, quantized
+from gradcheck_cli.ops.attention import paired
 from gradcheck_cli.ops.onnxruntime.fused import fused
 from gradcheck_cli.ops.onnxruntime.fused_quantize import unpacked
+from gradcheck_cli.ops.recurrent import widened
 
 _ACTIVATIONS: dict[str, Callable[[Var], Var]] = {
     "relu": sym.relu,
@@ -48,87 +50,73 @@ class Expert:
         return y if self.bias is None else y + sym.unsqueeze(self.bias, (1,))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertActivation:
-    """The activation between the layers; swiglu takes two halves, which `fusion` tells apart."""
+    """The activation between the layers, by the operator's attributes; swiglu takes two halves, apart or in turn."""
 
-    kind: str
-    fusion: int
-    alpha: float
-    beta: float
-    limit: float
-    late: int  # the limit is one of the activated gate
+    activation_type: str = "relu"
+    activation_alpha: float = 1.0
+    activation_beta: float = 0.0
+    swiglu_fusion: int = 0
+    swiglu_limit: float = np.inf
+    swiglu_limit_after_activation: int = 0
 
     def __post_init__(self) -> None:
         known = (*_ACTIVATIONS, "swiglu")
-        if self.kind not in known or self.fusion not in (0, 1, 2):
-            raise ValueError(f"activation_type is {self.kind!r}, swiglu_fusion {self.fusion}; known are "
+        if self.activation_type not in known or self.swiglu_fusion not in (0, 1, 2):
+            raise ValueError(f"activation_type is {self.activation_type!r}, swiglu_fusion {self.swiglu_fusion}; known are "
                              f"{', '.join(known)}, and 0 to 2")  # fmt: skip
 
     def __call__(self, first: Expert, third: Expert | None, x: Var) -> Var:
         """The activation of the first layer's outputs, with those of the third if there is one."""
         y, other = first(x), None if third is None else third(x)
-        if self.kind != "swiglu":
-            done = _ACTIVATIONS[self.kind](y)
+        if self.activation_type != "swiglu":
+            done = _ACTIVATIONS[self.activation_type](y)
             return done if other is None else done * other
-        gate, linear = (y, other) if self.fusion == 0 else self._halves(y)
+        gate, linear = (y, other) if self.swiglu_fusion == 0 else paired(y, self.swiglu_fusion == 1)
         if linear is None:
             raise ValueError("swiglu of layers that are not fused needs fc3_experts_weights")
-        limited = bool(np.isfinite(self.limit))
+        limit, late = self.swiglu_limit, self.swiglu_limit_after_activation
+        limited = bool(np.isfinite(limit))
         if limited:
-            linear = sym.clip(linear, -self.limit, self.limit)
-        if limited and not self.late:
-            gate = sym.minimum(gate, self.limit)
-        active = gate * sym.sigmoid(gate * self.alpha)
-        return (sym.minimum(active, self.limit) if limited and self.late else active) * (linear + self.beta)
-
-    def _halves(self, y: Var) -> tuple[Var, ...]:
-        size = y.shape[-1] // 2
-        if self.fusion == 2:
-            return sym.split(y, (size, size), -1)
-        pairs = sym.reshape(y, (*y.shape[:-1], size, 2))
-        return tuple(sym.squeeze(half, (-1,)) for half in sym.split(pairs, (1, 1), -1))
+            linear = sym.clip(linear, -limit, limit)
+        if limited and not late:
+            gate = sym.minimum(gate, limit)
+        active = gate * sym.sigmoid(gate * self.activation_alpha)
+        return (sym.minimum(active, limit) if limited and late else active) * (linear + self.activation_beta)
 
 
+@attributes_of(ExpertActivation)
 def moe(
     x: Var, router: Var, fc1: Var, fc1_bias: Var | None, fc2: Var, fc2_bias: Var | None = None,
-    fc3: Var | None = None, fc3_bias: Var | None = None, *, activation_alpha: float = 1.0,
-    activation_beta: float = 0.0, activation_type: str = "relu", k: int = 1, normalize_routing_weights: int = 0,
-    swiglu_fusion: int = 0, swiglu_limit: float = np.inf, swiglu_limit_after_activation: int = 0,
-    use_sparse_mixer: int = 0,
+    fc3: Var | None = None, fc3_bias: Var | None = None, *, k: int = 1, normalize_routing_weights: int = 0,
+    use_sparse_mixer: int = 0, **activation: Any,
 ) -> Var:  # fmt: skip
     """The outputs of the router's k best experts (a layer, an activation, a layer), added up by weight.
 
     A sparse mixer makes no difference, as on onnxruntime's CPU.
     """
-    gate = ExpertActivation(
-        activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit, swiglu_limit_after_activation
-    )
-    third = None if fc3 is None else Expert(fc3, fc3_bias)
+    gate, third = ExpertActivation(**activation), None if fc3 is None else Expert(fc3, fc3_bias)
     _check(router, k)
     best, places = _best(router.tape.apply("Softmax", router, axis=-1), k)
     chosen = _routes(router, places, _normalized(best) if normalize_routing_weights else best)
     return _mixed(x, chosen, gate, Expert(fc1, fc1_bias), Expert(fc2, fc2_bias), third)
 
 
+@attributes_of(ExpertActivation)
 def qmoe(
     x: Var, router: Var, fc1: Var, fc1_scales: Var | None, fc1_bias: Var | None, fc2: Var, fc2_scales: Var | None,
     fc2_bias: Var | None = None, fc3: Var | None = None, fc3_scales: Var | None = None, fc3_bias: Var | None = None,
     fc1_zero: Var | None = None, fc2_zero: Var | None = None, fc3_zero: Var | None = None,
-    router_weights: Var | None = None, *more: Var | None, accuracy_level: int = 0, activation_alpha: float = 1.0,
-    activation_beta: float = 0.0, activation_type: str = "relu", block_size: int = 0, expert_weight_bits: int = 4,
-    fc1_expert_weight_bits: int | None = None, fc2_expert_weight_bits: int | None = None,
+    router_weights: Var | None = None, *more: Var | None, accuracy_level: int = 0, block_size: int = 0,
+    expert_weight_bits: int = 4, fc1_expert_weight_bits: int | None = None, fc2_expert_weight_bits: int | None = None,
     fc3_expert_weight_bits: int | None = None, k: int = 1, normalize_routing_weights: int = 0,
-    quant_type: str = "int", swiglu_fusion: int = 0, swiglu_limit: float = np.inf,
-    swiglu_limit_after_activation: int = 0, use_sparse_mixer: int = 0, weights_prepacked: int = -1,
+    quant_type: str = "int", use_sparse_mixer: int = 0, weights_prepacked: int = -1, **activation: Any,
 ) -> Var:  # fmt: skip
     """MoE with weights in 2, 4 or 8 bits, with a scale for each row or for each block of it."""
     if quant_type != "int" or weights_prepacked > 0 or any(part is not None for part in more):
         raise UnsupportedError("QMoE with weights as integers, not packed for a processor, is known", code="GC502")
-    gate = ExpertActivation(
-        activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit, swiglu_limit_after_activation
-    )
-    layers: list[Any] = []
+    gate, layers = ExpertActivation(**activation), list[Any]()
     for codes, scales, bias, zero, bits in (
         (fc1, fc1_scales, fc1_bias, fc1_zero, fc1_expert_weight_bits),
         (fc2, fc2_scales, fc2_bias, fc2_zero, fc2_expert_weight_bits),
@@ -165,9 +153,9 @@ def moe_group_router(
                          f"{group_topk} that say how good a group is, cannot be chosen")  # fmt: skip
     if projection_weight is not None and (not every or logits.ndim != 2 or logits.shape[1] % 256):
         raise ValueError("a projection is of rows whose width is a multiple of 256, to scores of all experts")
-    wide = _wide(logits)
+    wide = widened(logits)
     if projection_weight is not None:
-        wide = sym.matmul(wide, sym.swap(_wide(projection_weight)))
+        wide = sym.matmul(wide, sym.swap(widened(projection_weight)))
     if wide.ndim < 2 or wide.shape[-1] != experts or (every and max(n_group, topk_group) > 1):
         raise ValueError(f"logits {list(wide.shape)} do not fit {experts} experts, or scores of all are not one group")
     shares = sym.sigmoid(sym.reshape(wide, (-1, experts)))
@@ -192,14 +180,6 @@ def _of_best_groups(scores: Var, groups: int, best: int, few: int, k: int) -> Va
         barred = scores.tape.apply("ScatterElements", outside, chosen, inside, axis=1)
         scores, k = sym.reshape(apart + sym.unsqueeze(barred, (-1,)), (rows, experts)), min(k, best * size)
     return _best(scores, k)[1]
-
-
-def _wide(x: Var) -> Var:
-    return sym.cast(x, np.float32) if x.dtype.itemsize < 4 else x
-
-
-def _deciding_bias(attrs: Metadata, operand: int, output: int) -> Cut:
-    return "decides" if (operand, output) == (1, 0) else ""
 
 
 def _check(router: Var, k: int) -> None:
@@ -270,8 +250,7 @@ def matmul_bnb4(
     room = blocks * block_size
     padded = sym.pad(numbers, (0, room - numbers.size))
     weights = sym.reshape(padded, (blocks, block_size)) * sym.reshape(absmax, (blocks, 1))
-    flat = sym.slice(sym.reshape(weights, (room,)), (0,), (N * K,), (0,))
-    matrix = sym.reshape(flat, (N, K))
+    matrix = sym.reshape(sym.slice(sym.reshape(weights, (room,)), (0,), (N * K,), (0,)), (N, K))
     return sym.matmul(a, sym.swap(matrix) if transB else matrix)
 
 
@@ -322,8 +301,10 @@ def gather_block_quantized(
     found = parts if axis == blocked else [_entries(part, indices, axis, data.shape[axis]) for part in parts]
     shift = indices.ndim - 1 if axis < blocked else 0
     y = _decoded(found, bits, block_size, blocked if axis == blocked else blocked + shift)
-    y = _entries(y, indices, axis, data.shape[axis]) if axis == blocked else y
-    return _known_only(y, indices, axis, data.shape[axis])
+    length = data.shape[axis]
+    y = _entries(y, indices, axis, length) if axis == blocked else y
+    inside = sym.and_(indices >= -length, indices < length)  # zeros where an index is out of range
+    return sym.where(sym.reshape(inside, (*inside.shape, *(1,) * (y.ndim - axis - inside.ndim))), y, 0)
 
 
 def _check_scales(data: Var, scales: Var, axis: int, packed: int, block: int) -> None:
@@ -355,9 +336,7 @@ def _repeated(x: Var, length: int, block: int, axis: int) -> Var:
     """Numbers of blocks along an axis, repeated for each entry."""
     if x.shape[axis] == 1 and not block:
         return x
-    wide = sym.expand(sym.unsqueeze(x, (axis + 1,)), (*x.shape[: axis + 1], block, *x.shape[axis + 1 :]))
-    flat = sym.reshape(wide, (*x.shape[:axis], x.shape[axis] * block, *x.shape[axis + 1 :]))
-    return sym.slice(flat, (0,), (length,), (axis,))
+    return sym.slice(sym.repeat(x, block, axis), (0,), (length,), (axis,))
 
 
 def _entries(x: Var, indices: Var, axis: int, length: int) -> Var:
@@ -368,20 +347,17 @@ def _entries(x: Var, indices: Var, axis: int, length: int) -> Var:
     return x.tape.apply("Gather", x, places, axis=axis)
 
 
-def _known_only(y: Var, indices: Var, axis: int, length: int) -> Var:
-    """y, with zeros where an index is out of range."""
-    inside = sym.and_(indices >= -length, indices < length)
-    lead = sym.reshape(inside, (*inside.shape, *(1,) * (y.ndim - axis - inside.ndim)))
-    return sym.where(lead, y, 0)
-
-
 def _is_float(data: Var) -> bool:
     return data.dtype.name.startswith("float")
 
 
 FUSED_EXPERTS: list[Op] = [
     fused("MoE", moe),
-    fused("MoEGroupRouter", moe_group_router, cuts=_deciding_bias),
+    fused(
+        "MoEGroupRouter",
+        moe_group_router,
+        cuts=lambda attrs, operand, output: "decides" if (operand, output) == (1, 0) else "",
+    ),
     fused("QMoE", qmoe),
     fused("GatherBlockQuantized", gather_block_quantized, bind=as_given, cuts=deciding(1), roles=quantized(2, 3)),
     fused("MatMulBnb4", matmul_bnb4, roles=quantized(2)),

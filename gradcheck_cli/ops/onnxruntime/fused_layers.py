@@ -291,7 +291,9 @@ def linear_attention_with_window(
     given: list[Any] = [query, key, value, decay, beta]
     if kv_num_heads > q_num_heads > 0 and kv_num_heads % q_num_heads == 0:  # one head of q reads several states
         scale = scale or (query.shape[2] // q_num_heads) ** -0.5
-        given[0] = _repeated(query, q_num_heads, kv_num_heads // q_num_heads)
+        (*lead, size), times = query.shape, kv_num_heads // q_num_heads
+        heads = sym.reshape(query, (*lead, q_num_heads, size // q_num_heads))
+        given[0] = sym.reshape(sym.repeat(heads, times, 2), (*lead, times * size))
         q_num_heads = kv_num_heads
     run = partial(
         linear_attention, q_num_heads=q_num_heads, kv_num_heads=kv_num_heads, update_rule=update_rule, scale=scale
@@ -330,15 +332,8 @@ def _windowed(states: list[Var], window: int) -> Var:
     """The last state, or the states of a window along a new first axis, zeros before them."""
     if not window:
         return states[-1]
-    stacked = sym.concat([sym.unsqueeze(state, (0,)) for state in states[-window:]], 0)
+    stacked = sym.stack(states[-window:], 0)
     return sym.pad(stacked, (window - stacked.shape[0], *(0,) * (2 * stacked.ndim - 1)))
-
-
-def _repeated(x: Var, heads: int, times: int) -> Var:
-    """`(N, S, heads * size)` with every head so many times."""
-    apart = sym.reshape(x, (*x.shape[:2], heads, 1, x.shape[2] // heads))
-    wide = sym.expand(apart, (*apart.shape[:3], times, apart.shape[4]))
-    return sym.reshape(wide, (*x.shape[:2], times * x.shape[2]))
 
 
 def _first(x: Var) -> Var:

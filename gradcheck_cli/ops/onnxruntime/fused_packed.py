@@ -17,7 +17,7 @@ from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.op import Op, trained
 from gradcheck_cli.ops.onnxruntime.fused import fused
 from gradcheck_cli.ops.onnxruntime.fused_layers import WIDEST, causal_conv_with_state
-from gradcheck_cli.ops.recurrent import check_rule, packed, recurrence
+from gradcheck_cli.ops.recurrent import check_rule, packed, recurrence, widened
 
 _ACTIVATIONS = {"none": "none", "softplus": "softplus", "qwen": "softplus", "sigmoid": "sigmoid", "kda": "sigmoid"}
 _LEAST_SQUARES = {"sigmoid": 1e-6}  # added to a sum of squares under a root, by gate; 1e-12 for others
@@ -45,7 +45,7 @@ def varlen_causal_conv_with_state(
         ys.append(sym.swap(sym.squeeze(y, (0,))))
         states.append(after)
     seen = [_first_tokens(x, span[0], n, state_update_capacity) for span, n in zip(spans, counts, strict=True)]
-    return sym.concat(ys, 0), sym.concat(states, 0), sym.concat([sym.unsqueeze(part, (0,)) for part in seen], 0)
+    return sym.concat(ys, 0), sym.concat(states, 0), sym.stack(seen, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class DecayGate:
 
     def decay(self, raw: Var, a_log: Var | None, dt_bias: Var | None) -> Var:
         """The logarithm of the decay, `(tokens, heads, 1 or size)`."""
-        kind, wide, heads = _ACTIVATIONS[self.activation], _wide(raw), raw.shape[1]
+        kind, wide, heads = _ACTIVATIONS[self.activation], widened(raw), raw.shape[1]
         if a_log is None or dt_bias is None:
             return wide
         scale = sym.exp(sym.reshape(sym.cast(a_log, wide.dtype), (heads, 1)))
@@ -84,7 +84,7 @@ class DecayGate:
 
     def rate(self, raw: Var) -> Var:
         """The share of the difference to the state that a step adds, `(tokens, heads, 1)`."""
-        return sym.sigmoid(_wide(raw)) if self.beta == "sigmoid" else _wide(raw)
+        return sym.sigmoid(widened(raw)) if self.beta == "sigmoid" else widened(raw)
 
 
 def gated_delta_net(
@@ -117,7 +117,8 @@ def gated_delta_net(
     states = sym.full(q.tape, shape, 0, q.dtype) if initial_state is None else sym.cast(initial_state, q.dtype)
     if states.shape != shape:
         raise ValueError(f"initial_state has shape {list(states.shape)}; it needs {list(shape)}")
-    read, rows = _shared(q, heads) * (scale or size**-0.5), (_shared(k, heads), v, g, rates)
+    q, k = (sym.repeat(x, heads // x.shape[1], 1) for x in (q, k))  # a head is shared by several of v
+    read, rows = q * (scale or size**-0.5), (k, v, g, rates)
     y, added, last = _recurred(read, rows, states, spans if cu_seqlens is not None else [(0, tokens)])
     outputs = sym.cast(sym.reshape(y, (*lead, *v.shape[1:])), query.dtype), last
     if n_outputs < 3:
@@ -144,7 +145,7 @@ def _heads(query: Var, key: Var | None, value: Var | None, state: Var | None) ->
                          "with an axis of sequences before them, and of the same heads")  # fmt: skip
     if not parts[0].shape[-2] or parts[2].shape[-2] % parts[0].shape[-2]:
         raise ValueError(f"{parts[2].shape[-2]} heads of value cannot share {parts[0].shape[-2]} of query")
-    return lead, [sym.reshape(_wide(x), (int(np.prod(lead)), *x.shape[-2:])) for x in parts]
+    return lead, [sym.reshape(widened(x), (int(np.prod(lead)), *x.shape[-2:])) for x in parts]
 
 
 def _unpacked(x: Var, state: Var | None) -> list[Var]:
@@ -166,13 +167,6 @@ def _per_head(x: Var, lead: tuple[int, ...], heads: int, *sizes: int) -> Var:
     if x.shape not in shapes:
         raise ValueError(f"{list(x.shape)} is not {' or '.join(str(list(shape)) for shape in shapes)}")
     return sym.reshape(x, (int(np.prod(lead)), heads, x.shape[-1] if x.shape != shapes[0] else 1))
-
-
-def _shared(x: Var, heads: int) -> Var:
-    """`(tokens, fewer heads, size)` with each head repeated."""
-    tokens, fewer, size = x.shape
-    wide = sym.expand(sym.unsqueeze(x, (2,)), (tokens, fewer, heads // fewer, size))
-    return sym.reshape(wide, (tokens, heads, size))
 
 
 def _recurred(
@@ -254,10 +248,6 @@ def _counts(counts: Sequence[int] | None, capacity: int, spans: Sequence[tuple[i
     if len(counts) != len(spans):
         raise ValueError(f"{len(counts)} counts for {len(spans)} sequences")
     return tuple(max(0, min(n, capacity, end - start)) for n, (start, end) in zip(counts, spans, strict=True))
-
-
-def _wide(x: Var) -> Var:
-    return sym.cast(x, np.float32) if x.dtype.itemsize < 4 else x
 
 
 FUSED_PACKED: list[Op] = [

@@ -221,8 +221,8 @@ def unpacked(x: Var, bits: int) -> Var:
         return x
     mask = x.tape.constant(np.uint8(2**bits - 1))
     shifted = [x.tape.apply("BitShift", x, x.tape.constant(np.uint8(s)), direction="RIGHT") for s in range(0, 8, bits)]
-    parts = [sym.unsqueeze(x.tape.apply("BitwiseAnd", part, mask), (-1,)) for part in shifted]
-    return sym.reshape(sym.concat(parts, -1), (*x.shape[:-1], x.shape[-1] * len(parts)))
+    parts = [x.tape.apply("BitwiseAnd", part, mask) for part in shifted]
+    return sym.reshape(sym.stack(parts, -1), (*x.shape[:-1], x.shape[-1] * len(parts)))
 
 
 def _decoded(x: Var, scale: Var, zero_point: Var | None) -> Var:
@@ -274,8 +274,7 @@ class Quantized(RecurrentLayer):
         """Entries of each step, with every sequence reversed within its length."""
         if self.lengths is None or not rows:
             return rows
-        stacked = sym.concat([sym.unsqueeze(row, (0,)) for row in rows], 0)
-        lengths = sym.cast(self.lengths, np.int64)
+        stacked, lengths = sym.stack(rows, 0), sym.cast(self.lengths, np.int64)
         turned = stacked.tape.apply("ReverseSequence", stacked, lengths, time_axis=0, batch_axis=1)
         return [sym.squeeze(row, (0,)) for row in sym.split(turned, (1,) * len(rows), 0)]
 
