@@ -19,16 +19,20 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Interval, Op, from_end
-from gradcheck_cli.op.batching import on
+from gradcheck_cli.op.batching import Kernel, on
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import as_tuple, checked
 
 _HOW = ("antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "mode", "nearest_mode")
 DENSE = 1 << 20  # entries of the largest matrix of weights; longer axes are gathered and scattered
+_NEAREST: dict[str, Kernel] = {
+    "round_prefer_floor": lambda at: np.ceil(at - 0.5), "round_prefer_ceil": lambda at: np.floor(at + 0.5),
+    "floor": np.floor, "ceil": np.ceil,
+}  # fmt: skip
 CHOICES = {
     "mode": ("nearest", "linear", "cubic"),
-    "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
+    "nearest_mode": tuple(_NEAREST),
     "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
     "coordinate_transformation_mode": (
         "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
@@ -242,7 +246,7 @@ def _sampling(
     if transformation == "tf_crop_and_resize":
         inside = (positions >= 0) & (positions <= length - 1)
     if metadata["mode"] == "nearest":
-        index = _nearest(positions, metadata["nearest_mode"])[:, None]
+        index = _NEAREST[metadata["nearest_mode"]](positions)[:, None]
         weights = np.ones(index.shape)
     else:
         index, weights = _weights(metadata, positions, length, scale)
@@ -267,14 +271,6 @@ def _positions(transformation: str, length: int, size: int, scale: float, region
         return 0 * y
     symmetric = transformation == "half_pixel_symmetric"
     return (length / 2 * (1 - size / width) if symmetric else 0.0) + (y + 0.5) / scale - 0.5
-
-
-def _nearest(positions: Array, nearest_mode: str) -> Array:
-    if nearest_mode == "floor":
-        return np.floor(positions)
-    if nearest_mode == "ceil":
-        return np.ceil(positions)
-    return np.floor(positions + 0.5) if nearest_mode == "round_prefer_ceil" else np.ceil(positions - 0.5)
 
 
 def _weights(metadata: dict[str, Any], positions: Array, length: int, scale: float) -> tuple[Array, Array]:

@@ -43,7 +43,9 @@ def sequence_insert(sequence: Any, tensor: Any, position: Var | None = None) -> 
 def sequence_erase(sequence: Any, position: Var | None = None) -> Sequence:
     """The sequence without the tensor at `position`, the last by default."""
     items = items_of(sequence)
-    at = _last(items) if position is None else _position(position, len(items), len(items) - 1)
+    if position is None and not items:
+        raise ValueError("there is nothing to erase")
+    at = len(items) - 1 if position is None else _position(position, len(items), len(items) - 1)
     return Sequence(items[:at] + items[at + 1 :])
 
 
@@ -138,12 +140,6 @@ def _position(position: Any, count: int, most: int) -> int:
     if not -count <= at <= most:
         raise ValueError(f"position {at} is out of range in a sequence of {count}")
     return at + count if at < 0 else at
-
-
-def _last(items: tuple[Any, ...]) -> int:
-    if not items:
-        raise ValueError("there is nothing to erase")
-    return len(items) - 1
 
 
 def _sizes(split: Any, length: int) -> list[int]:

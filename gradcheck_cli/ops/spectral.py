@@ -23,12 +23,7 @@ from gradcheck_cli.ops.shape import checked, scalar
 
 DOMAIN = "gradcheck"
 FLOAT = np.dtype(np.float32)
-_TRANSFORMS: dict[tuple[int, int], Any] = {
-    (0, 0): np.fft.fft,
-    (1, 0): np.fft.ifft,
-    (0, 1): np.fft.rfft,
-    (1, 1): np.fft.irfft,
-}
+_TRANSFORMS: Any = ((np.fft.fft, np.fft.rfft), (np.fft.ifft, np.fft.irfft))  # by direction, and for half a spectrum
 
 
 def complex_(re: Array, im: Array) -> Array:
@@ -38,27 +33,12 @@ def complex_(re: Array, im: Array) -> Array:
     return y
 
 
-def complex_vjp(ct: Var, y: Var, re: Var, im: Var) -> tuple[Var, Var]:
-    """Re(ct) and Re(i ct)."""
-    return sym.real(ct), -sym.imag(ct)
-
-
-def imag_vjp(ct: Var, y: Var, x: Var) -> tuple[Var | None]:
-    """-i ct, since Im(dx) = Re(-i dx)."""
-    return (sym.cast(ct, x.dtype) * -1j if x.dtype.kind == "c" else None,)
-
-
 def angle_vjp(ct: Var, y: Var, x: Var) -> tuple[Var | None]:
     """-i ct / x, and 0 at 0, since d angle = Im(dx / x); a real number has no derivative."""
     if x.dtype.kind != "c":
         return (None,)
     at_0 = sym.equal(x, 0)
     return (sym.where(at_0, 0, sym.cast(ct, x.dtype) * -1j / sym.where(at_0, 1, x)),)
-
-
-def beyond_cut(x: Array) -> Array:
-    """True for numbers just below the negative real axis, where the angle jumps."""
-    return (x.real < 0) & (x.imag < 0)
 
 
 def transform(function: Kernel) -> Kernel:
@@ -78,15 +58,11 @@ def transform_vjp(op: str) -> Vjp:
     """The same transform of ct, since its matrix is symmetric; padding is cut off, cut entries get zeros."""
 
     def vjp(ct: Var, y: Var, x: Var, *, axis: int = -1, n: int | None = None) -> tuple[Var]:
-        back = sym.custom(op, ct, axis=axis)
-        missing = x.shape[axis] - y.shape[axis]
-        if missing < 0:
-            back = sym.slice(back, (0,), (x.shape[axis],), (axis,))
-        elif missing:
-            shape = list(back.shape)
-            shape[axis] = missing
-            back = sym.concat([back, sym.full(back.tape, shape, 0, back.dtype)], axis)
-        return (back,)
+        back, missing = sym.custom(op, ct, axis=axis), x.shape[axis] - y.shape[axis]
+        if missing > 0:
+            shape = [missing if i - x.ndim == axis else n for i, n in enumerate(back.shape)]
+            return (sym.concat([back, sym.full(back.tape, shape, 0, back.dtype)], axis),)
+        return (back if not missing else sym.slice(back, (0,), (x.shape[axis],), (axis,)),)
 
     return vjp
 
@@ -106,7 +82,7 @@ def dft(x: Array, *, dft_length: int = 0, axis: int = -2, inverse: int = 0, ones
         return re + 1j * im
     parts = x if x.dtype.itemsize >= 4 else x.astype(np.float32)
     z = parts[..., 0] if x.shape[-1] == 1 else complex_(parts[..., 0], parts[..., 1])
-    y = _TRANSFORMS[inverse, onesided](z, n=dft_length, axis=axis + 1)
+    y = _TRANSFORMS[inverse][onesided](z, n=dft_length, axis=axis + 1)
     pair = y[..., None] if y.dtype.kind == "f" else np.stack([y.real, y.imag], axis=-1)
     return pair.astype(x.dtype, copy=False)
 
@@ -196,11 +172,6 @@ def window(*weights: float) -> Kernel:
     return kernel
 
 
-def bind_window(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Metadata with the size as one number that memory can hold."""
-    return {**metadata, "size": checked((scalar(metadata["size"]),))[0]}
-
-
 def mel_weight_matrix(
     lower: Array, upper: Array, *, num_mel_bins: int, dft_length: int, sample_rate: int,
     output_datatype: Any = FLOAT,
@@ -237,7 +208,10 @@ def mel_edges(lower: Array, upper: Array, *, num_mel_bins: int, dft_length: int,
 
 
 def _window(name: str, *weights: float) -> Op:
-    return Op(name, window(*weights), zero, static={"size": 0}, bind=bind_window, integers={0: (8, 8)})
+    def bind(metadata: dict[str, Any]) -> dict[str, Any]:
+        return {**metadata, "size": checked((scalar(metadata["size"]),))[0]}
+
+    return Op(name, window(*weights), zero, static={"size": 0}, bind=bind, integers={0: (8, 8)})
 
 
 SPECTRAL: list[Op] = [
@@ -252,11 +226,11 @@ SPECTRAL: list[Op] = [
        static={"num_mel_bins": 0, "dft_length": 1, "sample_rate": 2},
        valid={3: Interval(20.0, 300.0), 4: Interval(3000.0, 4000.0)},
        integers={0: (4, 6), 1: (32, 64), 2: (8000, 8000)}, elsewhere="rough"),
-    _own("Complex", complex_, complex_vjp, linear="each"),
+    _own("Complex", complex_, lambda ct, y, re, im: (sym.real(ct), -sym.imag(ct)), linear="each"),
     _own("Real", np.real, lambda ct, y, x: (ct,), linear="each"),
-    _own("Imag", np.imag, imag_vjp, linear="each"),
+    _own("Imag", np.imag, lambda ct, y, x: (sym.cast(ct, x.dtype) * -1j if x.dtype.kind == "c" else None,), linear="each"),
     _own("Conj", np.conj, lambda ct, y, x: (sym.conj(ct),), linear="each"),
-    _own("Angle", np.angle, angle_vjp, branch=beyond_cut, analytic=False),
+    _own("Angle", np.angle, angle_vjp, branch=lambda x: (x.real < 0) & (x.imag < 0), analytic=False),
     _own("FFT", transform(np.fft.fft), transform_vjp("FFT"), trailing, linear="each", normwise=True,
          sparsity=along("axis")),
     _own("IFFT", transform(np.fft.ifft), transform_vjp("IFFT"), trailing, linear="each", normwise=True,

@@ -16,6 +16,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import MAX_STEPS, Var
 from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import LimitError
+from gradcheck_cli.graph import TensorType
 from gradcheck_cli.graph.containers import CONTAINERS, described, mapped
 from gradcheck_cli.op import Op, composite, from_end
 
@@ -24,22 +25,22 @@ _FORWARD, _REVERSE = 0, 1
 
 def if_(condition: Var, *, then_branch: GraphFunction, else_branch: GraphFunction) -> tuple[Any, ...]:
     """The outputs of the branch that the condition chooses."""
-    branch = then_branch if _holds(condition) else else_branch
+    branch = then_branch if _single(condition, "a condition") else else_branch
     return tuple(_handed_on(y) for y in branch())
 
 
 def loop(trips: Var | None, condition: Var | None = None, *states: Any, body: GraphFunction) -> tuple[Any, ...]:
     """Final states, and every scan output of all iterations; at most `trips`, as long as the condition holds."""
-    tape, most = body.tape, None if trips is None else _count(trips)
-    going = condition is None or _holds(condition)
+    tape, most = body.tape, np.inf if trips is None else _single(trips, "a trip count")
+    going = condition is None or _single(condition, "a condition")
     flag = condition if condition is not None else tape.constant(True)
     rows: list[tuple[Any, ...]] = []
-    while going and (most is None or len(rows) < most):
+    while going and len(rows) < most:
         if len(rows) >= MAX_STEPS:
             raise LimitError(f"more than {MAX_STEPS:,} iterations; the loop may never end")
         with tape.scope(f"iteration{len(rows)}"):
             flag, *results = body(tape.constant(len(rows), np.int64), flag, *states)
-        going = _holds(flag)
+        going = _single(flag, "a condition")
         states, scanned = tuple(results[: len(states)]), tuple(results[len(states) :])
         rows.append(scanned)
     outputs = body.graph.outputs[1 + len(states) :]
@@ -62,15 +63,9 @@ def scan(
     count = len(operands) - num_scan_inputs
     states, inputs = operands[:count], operands[count:]
     outputs = body.graph.outputs[count:]
-    slices = [
-        _slices(x, axis, direction)
-        for x, axis, direction in zip(
-            inputs,
-            _each(scan_input_axes, len(inputs), "scan_input_axes"),
-            _each(scan_input_directions, len(inputs), "scan_input_directions"),
-            strict=True,
-        )
-    ]
+    axes = _each(scan_input_axes, len(inputs), "scan_input_axes")
+    directions = _each(scan_input_directions, len(inputs), "scan_input_directions")
+    slices = [_slices(*each) for each in zip(inputs, axes, directions, strict=True)]
     if len({len(s) for s in slices}) > 1:
         raise ValueError(f"scan inputs differ in length: {[len(s) for s in slices]}")
     rows: list[tuple[Any, ...]] = []
@@ -103,20 +98,16 @@ def _stacked(body: GraphFunction, name: str, rows: Sequence[Any], axis: int = 0,
     if any(row.shape != rows[0].shape for row in rows):
         raise ValueError(f"scan output {name!r} changes its shape: {sorted({row.shape for row in rows})}")
     axis = from_end(axis, rows[0].ndim + 1)
-    pieces = [sym.unsqueeze(row, (axis,)) for row in rows]
-    stacked = sym.concat(pieces[::-1] if direction == _REVERSE else pieces, axis)
-    return stacked if len(pieces) > 1 else _handed_on(stacked)
+    stacked = sym.stack(rows[::-1] if direction == _REVERSE else rows, axis)
+    return stacked if len(rows) > 1 else _handed_on(stacked)
 
 
 def _no_rows(body: GraphFunction, name: str, axis: int) -> Var:
     """The declared scan output of no iteration; dimensions that are not fixed are 0."""
-    declared = body.graph.types.get(name)
-    dtype = np.float32 if declared is None or declared.dtype is None else declared.dtype
-    shape = (
-        [] if declared is None or declared.shape is None else [d if isinstance(d, int) else 0 for d in declared.shape]
-    )
+    declared = body.graph.types.get(name, TensorType())
+    shape = [d if isinstance(d, int) else 0 for d in declared.shape or ()]
     shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)
-    return sym.identity(body.tape.constant(np.zeros(shape, dtype)))
+    return sym.identity(body.tape.constant(np.zeros(shape, declared.dtype or np.float32)))
 
 
 def _require_tensor(value: Any, what: str) -> None:
@@ -129,14 +120,6 @@ def _each(values: tuple[int, ...] | None, count: int, what: str) -> tuple[int, .
     if values is not None and len(values) != count:
         raise ValueError(f"{what} has {len(values)} entries for {count} scans")
     return (0,) * count if values is None else tuple(values)
-
-
-def _holds(condition: Any) -> bool:
-    return bool(_single(condition, "a condition"))
-
-
-def _count(trips: Any) -> int:
-    return int(_single(trips, "a trip count"))
 
 
 def _single(operand: Any, what: str) -> Any:

@@ -99,12 +99,8 @@ def feature_vectorizer(*xs: Var, inputdimensions: tuple[int, ...] = ()) -> Var:
     """Features of all operands in one row, each cut or padded to its declared size."""
     parts = [as_number(as_matrix(x)) for x in xs]
     sizes = inputdimensions or [x.shape[1] for x in parts]
-    return single(sym.concat([_resized(x, size) for x, size in zip(parts, sizes, strict=True)], 1))
-
-
-def _resized(x: Var, size: int) -> Var:
-    """The first `size` features, padded with zeros."""
-    return sym.pad(x, (0, 0, 0, size - x.shape[1]))
+    pairs = zip(parts, sizes, strict=True)
+    return single(sym.concat([sym.pad(x, (0, 0, 0, size - x.shape[1])) for x, size in pairs], 1))
 
 
 def transformed(scores: Var, post_transform: str) -> Var:
@@ -199,9 +195,9 @@ CLASSIC: list[Op] = [
     _own("Scaler", scaler),
     _own("Normalizer", normalizer),
     _own("LinearRegressor", linear_regressor),
-    composite("LinearClassifier", linear_classifier, domain=DOMAIN, cuts=counting(0)),
+    _own("LinearClassifier", linear_classifier, cuts=counting(0)),
     _own("ArrayFeatureExtractor", array_feature_extractor, integers={1: Along(-1)}),
-    composite("Binarizer", binarizer, domain=DOMAIN, cuts=stepping),
+    _own("Binarizer", binarizer, cuts=stepping),
     _own("Imputer", imputer),
     _own("FeatureVectorizer", feature_vectorizer),
 ]

@@ -61,14 +61,13 @@ def label_encoder(
     keys_tensor: Array | None = None, values_strings: tuple[str, ...] = (), values_int64s: tuple[int, ...] = (),
     values_floats: tuple[float, ...] = (), values_tensor: Array | None = None, default_string: str = _UNUSED,
     default_int64: int = -1, default_float: float = -0.0, default_tensor: Array | None = None,
-    table: Table | None = None,
+    table: Any = None,
 ) -> Array:  # fmt: skip
     """The value that the table has for each entry.
 
     `classes_strings` is the table of the operator's first version: between strings and their numbers, either way.
     """
-    assert table is not None
-    return table.look_up(x)
+    return np.asarray(table.look_up(x))
 
 
 def bind_label_encoder(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
@@ -89,11 +88,10 @@ def bind_label_encoder(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 def category_mapper(
     x: Array, *, cats_int64s: tuple[int, ...] = (), cats_strings: tuple[str, ...] = (), default_int64: int = -1,
-    default_string: str = _UNUSED, table: Table | None = None,
+    default_string: str = _UNUSED, table: Any = None,
 ) -> Array:  # fmt: skip
     """The integer of each string, or the string of each integer."""
-    assert table is not None
-    return table.look_up(x)
+    return np.asarray(table.look_up(x))
 
 
 def bind_category_mapper(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
@@ -107,10 +105,9 @@ def bind_category_mapper(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 def one_hot_encoder(
     x: Array, *, cats_int64s: tuple[int, ...] = (), cats_strings: tuple[str, ...] = (), zeros: int = 1,
-    table: Table | None = None,
+    table: Any = None,
 ) -> Array:  # fmt: skip
     """A new last axis with 1 at the category of each entry; numbers are truncated."""
-    assert table is not None
     places = table.places(x)
     if not zeros and (places < 0).any():
         raise ValueError(f"{x[places < 0].ravel()[0]!r} is none of the categories")

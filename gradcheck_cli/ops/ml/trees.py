@@ -20,16 +20,7 @@ from gradcheck_cli.op.batching import Kernel, trailing
 from gradcheck_cli.ops.shape import checked
 
 DOMAIN = "ai.onnx.ml"
-_MODES = (
-    "BRANCH_LEQ",
-    "BRANCH_LT",
-    "BRANCH_GTE",
-    "BRANCH_GT",
-    "BRANCH_EQ",
-    "BRANCH_NEQ",
-    "BRANCH_MEMBER",
-    "LEAF",
-)
+_MODES = (*(f"BRANCH_{test}" for test in ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")), "LEAF")
 _TESTS: tuple[Kernel, ...] = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
 _MEMBER, _LEAF = 6, 7
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
@@ -51,7 +42,7 @@ class Forest:
     base: Array
     aggregate: str = "SUM"
     post_transform: str = "NONE"
-    labels: Array | None = None
+    labels: Any = None  # of a classifier: an array
     only_second: bool = False
     members: dict[int, Array] = field(default_factory=dict)
 
@@ -240,14 +231,12 @@ def classify(x: Array, *, forest: Forest) -> tuple[Array, Array]:
     """The label of the highest score, and all scores, transformed."""
     rows = _rows(x)
     raw = forest.scores(forest.leaves(rows), rows.dtype)
-    best, scores = _of_two(raw, forest) if forest.only_second else _of_many(raw, forest)
-    assert forest.labels is not None
+    if forest.only_second:
+        best, scores = _of_two(raw, forest)
+    else:
+        best, scores = np.argmax(raw, axis=1), _transform(raw, forest.post_transform)
     labels = forest.labels[best] if forest.labels.size else best
     return labels.reshape(x.shape[:-1]), scores.reshape(*x.shape[:-1], -1)
-
-
-def _of_many(raw: Array, forest: Forest) -> tuple[Array, Array]:
-    return np.argmax(raw, axis=1), _transform(raw, forest.post_transform)
 
 
 def _of_two(raw: Array, forest: Forest) -> tuple[Array, Array]:

@@ -48,11 +48,6 @@ def mixed_precision_scale(factor: Var, *xs: Var, to: Any, fuse_outputs: int = 0)
     return (sym.concat([sym.reshape(y, (y.size,)) for y in scaled], 0),) if fuse_outputs else tuple(scaled)
 
 
-def reduce_all_l2(*xs: Var) -> Var:
-    """The norm of all entries of all tensors."""
-    return _norm(xs)
-
-
 def in_place_accumulator(total: Var, value: Var, update: Var | None = None) -> Var:
     """total + value, or total if the signal is False."""
     more = total + sym.cast(value, total.dtype)
@@ -76,7 +71,7 @@ def clip_grad_norm(gradients: Any, *, max_norm: float = 1.0) -> Tensors:
     items = _tensors(gradients)
     if not items:
         raise ValueError("there are no gradients to clip")
-    share = sym.minimum(sym.reciprocal(_norm(items) + GUARD) * max_norm, 1.0)
+    share = sym.minimum(sym.reciprocal(reduce_all_l2(*items) + GUARD) * max_norm, 1.0)
     return Tensors(tuple(g * share for g in items))
 
 
@@ -89,7 +84,12 @@ def is_all_finite(*xs: Var, isinf_only: int = 0, isnan_only: int = 0) -> Var:
     """True if no entry of any tensor is infinite or NaN; one of both may be ignored."""
     if isinf_only and isnan_only:
         raise ValueError("isinf_only and isnan_only exclude each other")
-    good = _not_infinite if isinf_only else _not_nan if isnan_only else is_finite
+
+    def good(x: Var) -> Var:
+        if isinf_only:
+            return sym.not_(sym.equal(sym.abs(x), np.inf))
+        return sym.not_(sym.is_nan(x)) if isnan_only else is_finite(x)
+
     return all_true(sym.concat([sym.reshape(good(x), (x.size,)) for x in xs], 0))
 
 
@@ -162,17 +162,10 @@ def pass_through(*xs: Var) -> tuple[Var, ...]:
     return tuple(sym.identity(x) for x in xs)
 
 
-def _norm(xs: Sequence[Var]) -> Var:
+def reduce_all_l2(*xs: Var) -> Var:
+    """The norm of all entries of all tensors."""
     whole = sym.concat([sym.reshape(sym.identity(x), (x.size,)) for x in xs], 0)
     return whole.tape.apply("ReduceL2", whole, keepdims=0)
-
-
-def _not_infinite(x: Var) -> Var:
-    return sym.not_(sym.equal(sym.abs(x), np.inf))
-
-
-def _not_nan(x: Var) -> Var:
-    return sym.not_(sym.is_nan(x))
 
 
 def _means(m: Var, v: Var, g: Var, alpha: float, beta: float) -> tuple[Var, Var]:
