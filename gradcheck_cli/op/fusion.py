@@ -16,6 +16,7 @@ import numpy as np
 
 from gradcheck_cli import native
 from gradcheck_cli.graph import Array, Node
+from gradcheck_cli.op.batching import raised
 
 Shape: TypeAlias = tuple[int, ...]
 Expression: TypeAlias = "str | float | Array | tuple[str, Any, Any]"  # a stack, a constant, or an operation on two
@@ -36,15 +37,35 @@ class Formula:
 
 
 @dataclass(frozen=True, slots=True)
+class Computation:
+    """Compiled code with the names of its operands, and its number of results and of hidden values."""
+
+    operands: Sequence[str]
+    constants: Sequence[Array]
+    code: bytes
+    results: int
+    hidden: int
+
+    def natively(self, arrays: Sequence[Array], shape: Shape) -> list[Array] | None:
+        """The results, of a shape over which arrays broadcast, by the compiled kernel; None where it cannot run."""
+        return native.fused(self.code, [*arrays, *self.constants], shape, self.results, self.hidden)
+
+    def run(self, arrays: Mapping[str, Array], shape: Shape) -> list[Array]:
+        """The results, of a shape over which arrays broadcast."""
+        given = [arrays[name] for name in self.operands]
+        if (made := self.natively(given, shape)) is not None:
+            return made
+        return native.by_numpy(self.code, [*given, *self.constants], shape, self.results, self.hidden)
+
+
+@dataclass(frozen=True, slots=True)
 class FusedSteps:
-    """Formulas compiled for one native call: from live stacks (by name, with shapes) and constants to results."""
+    """Formulas computed at once: from live stacks (by name, with shapes) to results."""
 
     live: Mapping[str, Shape]
-    constants: Sequence[Array]
     results: Sequence[str]
     shape: Shape
-    code: bytes
-    hidden: int
+    computation: Computation
 
     def run(self, live: Mapping[str, Array]) -> dict[str, Array] | None:
         """The results by name; None if a live stack has another shape than expected."""
@@ -54,10 +75,8 @@ class FusedSteps:
             stack = live[name]
             if stack.shape != (count, *shape):
                 return None
-            missing = rank - len(shape)
-            stacks.append(stack.reshape(count, *(1,) * missing, *shape) if missing else stack)
-        shape = (count, *self.shape)
-        made = native.fused(self.code, [*stacks, *self.constants], shape, len(self.results), self.hidden)
+            stacks.append(raised(stack, rank) if len(shape) < rank else stack)
+        made = self.computation.natively(stacks, (count, *self.shape))
         return None if made is None else dict(zip(self.results, made, strict=True))
 
 
@@ -133,10 +152,8 @@ def linked(formulas: Sequence[Formula], wanted: Collection[str], shapes: Callabl
     for formula in formulas:
         made[formula.name] = code.expression(formula.expression, made)
     results = [f.name for f in formulas if f.name in wanted]
-    packed, hidden = code.packed([made[name] for name in results])
-    live = {name: shapes(name) for name in code.live}
-    constants = [np.asarray(value, formulas[0].dtype) for value in code.constants.values()]
-    return FusedSteps(live, constants, results, formulas[0].shape, packed, hidden)
+    computation = code.computation([made[name] for name in results], formulas[0].dtype)
+    return FusedSteps({name: shapes(name) for name in code.live}, results, formulas[0].shape, computation)
 
 
 @dataclass(slots=True)
@@ -174,8 +191,8 @@ class Code:
         self.constants[key] = value
         return key
 
-    def packed(self, results: Sequence[int]) -> tuple[bytes, int]:
-        """The code in bytes, and the number of hidden values, which share places once they are read no more."""
+    def computation(self, results: Sequence[int], dtype: Any = None) -> Computation:
+        """The code, ready to run on arrays; hidden values share places once they are read no more."""
         place = {value: i for i, value in enumerate([*self.live, *self.constants, *results])}
         first = most = len(place)
         last = {value: i for i, (_, *read) in enumerate(self.lines) for value in read}
@@ -188,30 +205,8 @@ class Code:
                 place[made] = free.pop() if free else most
                 most = max(most, place[made] + 1)
             code += bytes((native.NAMES.index(operation), place[made], *(*places, *places[:1] * 2)[:3]))
-        return bytes(code), most - first
-
-    def computation(self, results: Sequence[int]) -> Computation:
-        """The code, ready to run on arrays."""
-        code, hidden = self.packed(results)
-        constants = [np.asarray(value) for value in self.constants.values()]
-        return Computation(tuple(self.live), constants, code, len(results), hidden)
-
-
-@dataclass(frozen=True, slots=True)
-class Computation:
-    """Compiled code with the names of its operands."""
-
-    operands: Sequence[str]
-    constants: Sequence[Array]
-    code: bytes
-    results: int
-    hidden: int
-
-    def run(self, arrays: Mapping[str, Array], shape: Shape) -> list[Array]:
-        """The results, of a shape over which arrays broadcast."""
-        operands = [*(arrays[name] for name in self.operands), *self.constants]
-        made = native.fused(self.code, operands, shape, self.results, self.hidden)
-        return native.by_numpy(self.code, operands, shape, self.results, self.hidden) if made is None else made
+        constants = [np.asarray(value, dtype) for value in self.constants.values()]
+        return Computation(tuple(self.live), constants, bytes(code), len(results), most - first)
 
 
 def expressed(kernel: Callable[..., Any], operands: Sequence[Expression]) -> Expression | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
 from gradcheck_cli.autodiff.custom import installed
 from gradcheck_cli.errors import UsageError, did_you_mean
-from gradcheck_cli.op import DTYPES, Op, Ops, zero
+from gradcheck_cli.op import DTYPES, Op, zero
 from gradcheck_cli.ops import OPS
 
 REQUIRED = "required"
@@ -30,6 +30,7 @@ _READ_AS = {  # operators that a file may hold and a graph never does
     ("", "Scatter"): "ScatterElements",
     ("", "Upsample"): "Resize",
 }
+_OF_ANOTHER = {"forward": "kernel", "gradient": "rule", "kinks": "parts", "complex_step": "parts"}  # facts of these
 _THROUGH = "--straight-through goes through it where its result is computed with further"
 _FLOWS = {  # remarks on the gradient
     ("", "Cast"): "between floating-point numbers of 16 bits and more and complex ones; to integers, booleans, strings "
@@ -52,15 +53,15 @@ class OperatorFacts:
 
     name: str
     domain: str
-    forward: str  # a key of FORWARD
-    gradient: str  # a key of GRADIENT
-    versions: tuple[int, ...]  # opset versions of its domain in which its definition changed; all are read
-    dtypes: Mapping[str, tuple[str, ...]]  # by input, or by output if there is no input
-    data: str  # the input whose dtype the output has, else the first one
-    kinks: str
-    complex_step: str
-    constants: Mapping[str, int]  # inputs that must be constants: name -> position
-    attributes: Mapping[str, Any]  # with defaults
+    forward: str = "none"  # a key of FORWARD
+    gradient: str = "none"  # a key of GRADIENT
+    versions: tuple[int, ...] = ()  # opset versions of its domain in which its definition changed; all are read
+    dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by input, or by output if there is no input
+    data: str = "x"  # the input whose dtype the output has, else the first one
+    kinks: str = "no"
+    complex_step: str = "no"
+    constants: Mapping[str, int] = field(default_factory=dict)  # inputs that must be constants: name -> position
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # with defaults
     read_as: str = ""  # the operator that a file's node of it is read as
     flows: str = ""  # the cases in which there is a gradient
     does: str = ""
@@ -82,28 +83,23 @@ class OperatorFacts:
 
 def all_facts() -> list[OperatorFacts]:
     """Every operator that is known or that ONNX defines: ONNX's own first, by name."""
-    return [_facts(key) for key in sorted({*_operators(), *_schemas()})]
+    ops, schemas = {**installed(), **OPS}, _schemas()
+    return [_facts(key, ops.get(key), schemas.get(key, ())) for key in sorted({*ops, *schemas})]
 
 
 def facts_named(name: str) -> list[OperatorFacts]:
     """The operators of a name, in any domain and any case; UsageError if there is none."""
-    found = [f for f in all_facts() if name.lower() in (f.name.lower(), f.full_name.lower())]
+    every = all_facts()
+    found = [each for each in every if name.lower() in (each.name.lower(), each.full_name.lower())]
     if not found:
-        known = [each.full_name for each in all_facts()]
-        raise UsageError(
-            f"no operator {name!r} is known.{did_you_mean(name, known)} `gradcheck ops` lists all of them."
-        )
+        meant = did_you_mean(name, [each.full_name for each in every])
+        raise UsageError(f"no operator {name!r} is known.{meant} `gradcheck ops` lists all of them.")
     return found
 
 
-def _operators() -> Ops:
-    """gradcheck's own, and those of installed packages."""
-    return {**installed(), **OPS}
-
-
-def _facts(key: tuple[str, str]) -> OperatorFacts:
-    op, history = _operators().get(key), _schemas().get(key, ())
-    more = _of_op(op) if op is not None else _of_unknown(history[-1], _READ_AS.get(key, ""))
+def _facts(key: tuple[str, str], op: Op | None, history: Sequence[Any]) -> OperatorFacts:
+    of_another = {**_OF_ANOTHER, "read_as": _READ_AS[key]} if key in _READ_AS else {}
+    more = of_another if op is None else _of_op(op)
     formals = (history[-1].inputs or history[-1].outputs) if history else ()
     return OperatorFacts(
         name=key[1],
@@ -128,20 +124,6 @@ def _of_op(op: Op) -> dict[str, Any]:
         "constants": dict(op.static),
         "attributes": {k.rstrip("_"): REQUIRED if v is inspect.Parameter.empty else v for k, v in own.items()},
         "does": _first_line(op),
-    }
-
-
-def _of_unknown(schema: Any, read_as: str) -> dict[str, Any]:
-    """The facts of an operator that only ONNX knows."""
-    known = "kernel" if read_as else "none"
-    return {
-        "forward": known,
-        "gradient": "rule" if read_as else "none",
-        "kinks": "parts" if read_as else "no",
-        "complex_step": "parts" if read_as else "no",
-        "constants": {},
-        "attributes": {},
-        "read_as": read_as,
     }
 
 

@@ -267,7 +267,8 @@ def causal_conv_with_state(
     if ndim != 1:
         raise UnsupportedError(f"CausalConvWithState over {ndim} axes is not known, over one it is", code="GC502")
     tail = x.shape[2:] if channels_last else ()
-    rows, past = (_first(v) if v is not None and channels_last else v for v in (x, _latest(past_state, state_window)))
+    rows, past = _first(x) if channels_last else x, _latest(past_state, state_window)
+    past = past if past is None or not channels_last else _first(past)
     y, whole = causal_conv(rows, weight, bias, past, activation, dilation)
     length, reach = rows.shape[2], whole.shape[2] - rows.shape[2]
     made = [sym.slice(whole, (end,), (end + reach,), (2,)) for end in _ends(length, state_window)]
@@ -280,10 +281,10 @@ def _latest(states: Var | None, window: int) -> Var | None:
     return states if states is None or not window else sym.take(states, window - 1, 0)
 
 
+@attributes_of(linear_attention)
 def linear_attention_with_window(
     query: Var, key: Var, value: Var, past_state: Var | None = None, decay: Var | None = None,
-    beta: Var | None = None, *, chunk_size: int = 64, kv_num_heads: int, q_num_heads: int, scale: float = 0.0,
-    state_window: int = 0, update_rule: str = "gated_delta",
+    beta: Var | None = None, *, kv_num_heads: int, q_num_heads: int, scale: float = 0.0, state_window: int = 0, **rule: Any,
 ) -> tuple[Var, Var]:  # fmt: skip
     """ONNX's own, where heads of keys may share one of q as well, with the states after several steps if asked for."""
     _check_window(state_window)
@@ -295,13 +296,8 @@ def linear_attention_with_window(
         heads = sym.reshape(query, (*lead, q_num_heads, size // q_num_heads))
         given[0] = sym.reshape(sym.repeat(heads, times, 2), (*lead, times * size))
         q_num_heads = kv_num_heads
-    run = partial(
-        linear_attention, q_num_heads=q_num_heads, kv_num_heads=kv_num_heads, update_rule=update_rule, scale=scale
-    )
-    cuts = _ends(steps, state_window)
-    ys: list[Var] = []
-    states: list[Var] = []
-    start = 0
+    run = partial(linear_attention, q_num_heads=q_num_heads, kv_num_heads=kv_num_heads, scale=scale, **rule)
+    cuts, ys, states, start = _ends(steps, state_window), list[Var](), list[Var](), 0
     for end in dict.fromkeys([*cuts, steps]):
         q, k, v, *gates = (x and sym.slice(x, (start,), (end,), (1,)) for x in given)
         y, state = run(q, k, v, state, *gates)
