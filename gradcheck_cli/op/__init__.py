@@ -188,6 +188,7 @@ class Op:
               the result; it looks for "maxima" in windows.
     elsewhere  how onnxruntime rounds inside: relative "to one", by "rough" formulas of its own, in "narrow" numbers, or
               after each term of a running sum, "one by one".
+    does      the sentence that `gradcheck ops` prints of it, where its kernel has no docstring.
 
     The declarations `batching`, `linear`, `analytic`, `step`, `sparsity` and `boxes` of a foreign operator are tried in a
     check, at the values that the kernel has there; a declaration that does not hold is ignored.
@@ -235,6 +236,7 @@ class Op:
     straight: Literal["", "rounds", "quantizes"] = ""
     cost: Work = 1.0
     elsewhere: Literal["", "to one", "rough", "narrow", "one by one"] = ""
+    does: str = ""
 
     @property
     def key(self) -> tuple[str, str]:

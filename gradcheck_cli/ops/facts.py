@@ -123,7 +123,7 @@ def _of_op(op: Op) -> dict[str, Any]:
         "complex_step": "parts" if op.composed else _yes(op.analytic or bool(op.linear)),
         "constants": dict(op.static),
         "attributes": {k.rstrip("_"): REQUIRED if v is inspect.Parameter.empty else v for k, v in own.items()},
-        "does": _first_line(op),
+        "does": op.does or _first_line(op),
     }
 
 

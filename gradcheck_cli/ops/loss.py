@@ -6,11 +6,13 @@ any other and an ignored label picks nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import Along, Op, composite, deciding
+from gradcheck_cli.op import Along, Op, attributes_of, composite, deciding
 
 
 def negative_log_likelihood(
@@ -32,21 +34,14 @@ def negative_log_likelihood(
         classes = sym.reshape(weights, (-1, *(1,) * (log_prob.ndim - 2)))
         weight = sym.sum(sym.where(picked, classes, 0), (1,), keepdims=False)
         losses = losses * weight
-    return _reduced(losses, weight, reduction)
+    return reduced(losses, weight, reduction)
 
 
-def softmax_cross_entropy(
-    scores: Var,
-    labels: Var,
-    weights: Var | None = None,
-    *,
-    ignore_index: int | None = None,
-    reduction: str = "mean",
-) -> tuple[Var, Var]:
+@attributes_of(negative_log_likelihood)
+def softmax_cross_entropy(scores: Var, labels: Var, weights: Var | None = None, **how: Any) -> tuple[Var, Var]:
     """The negative log likelihood of scores after log softmax, and the log probabilities."""
     log_prob = scores.tape.apply("LogSoftmax", scores, axis=1)
-    loss = negative_log_likelihood(log_prob, labels, weights, ignore_index=ignore_index, reduction=reduction)
-    return loss, log_prob
+    return negative_log_likelihood(log_prob, labels, weights, **how), log_prob
 
 
 def picked_classes(labels: Var, classes: int, ignore_index: int | None) -> Var:
@@ -61,13 +56,24 @@ def picked_classes(labels: Var, classes: int, ignore_index: int | None) -> Var:
     return sym.and_(picked, labels.tape.constant(numbers != ignore_index))
 
 
-def _reduced(losses: Var, weight: Var, reduction: str) -> Var:
+def reduced(losses: Var, weight: Var | float, reduction: str) -> Var:
+    """The losses, their sum, or their mean: the sum over the total weight."""
+    check_reduction(reduction)
     if reduction == "none":
         return losses
-    if reduction not in ("sum", "mean"):
-        raise ValueError(f"reduction is {reduction!r}; known are none, sum and mean")
     total = sym.sum(losses, keepdims=False)
-    return total if reduction == "sum" else total / sym.sum(weight, keepdims=False)
+    return total if reduction == "sum" else total / total_weight(weight)
+
+
+def total_weight(weight: Var | float) -> Var | float:
+    """The sum of weights; a number is one already."""
+    return sym.sum(weight, keepdims=False) if isinstance(weight, Var) else weight
+
+
+def check_reduction(reduction: str) -> None:
+    """Raises ValueError for a reduction that is not known."""
+    if reduction not in ("none", "sum", "mean"):
+        raise ValueError(f"reduction is {reduction!r}; known are none, sum and mean")
 
 
 LOSS: list[Op] = [

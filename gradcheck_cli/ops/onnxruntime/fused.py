@@ -41,17 +41,12 @@ LOWEST = float(np.finfo(np.float32).min)  # maximum of a window without entries
 
 def gelu(x: Var, bias: Var | None = None) -> Var:
     """(x + bias) Phi(x + bias), with the normal distribution function Phi."""
-    return x.tape.apply("Gelu", _shifted(x, bias))
+    return x.tape.apply("Gelu", shifted(x, bias))
 
 
 def fast_gelu(x: Var, bias: Var | None = None) -> Var:
     """Gelu of x + bias, approximated by tanh."""
-    return x.tape.apply("Gelu", _shifted(x, bias), approximate="tanh")
-
-
-def quick_gelu(x: Var, *, alpha: float = QUICK_ALPHA) -> Var:
-    """x sigmoid(alpha x)."""
-    return x * sym.sigmoid(x * alpha)
+    return x.tape.apply("Gelu", shifted(x, bias), approximate="tanh")
 
 
 def bias_split_gelu(x: Var, bias: Var) -> Var:
@@ -66,11 +61,6 @@ def scaled_silu(x: Var, scale: Var | None = None, *, alpha: float = 1.0) -> Var:
     """z sigmoid(z) with z = scale x."""
     z = x * alpha if scale is None else x * sym.cast(sym.reshape(scale, ()), x.dtype)
     return z * sym.sigmoid(z)
-
-
-def bias_add(x: Var, bias: Var, skip: Var) -> Var:
-    """x + bias + skip."""
-    return x + bias + skip
 
 
 def bias_softmax(data: Var, bias: Var, *, axis: int = 1, is_inner_broadcast: int) -> Var:
@@ -93,9 +83,13 @@ def bias_dropout(
     seed: int | None = None,
 ) -> tuple[Var, ...]:  # fmt: skip
     """Dropout of data + bias, plus a residual."""
-    attrs = {} if seed is None else {"seed": seed}
-    y, mask = data.tape.emit("Dropout", (data + bias, ratio, training_mode), attrs, n_outputs=2)
-    return (y if residual is None else y + residual), mask
+    y, mask = dropped(data + bias, ratio, training_mode, seed)
+    return shifted(y, residual), mask
+
+
+def dropped(x: Var, ratio: Any, training_mode: Any, seed: int | None) -> tuple[Var, ...]:
+    """Dropout of x, and the mask of entries that are kept."""
+    return x.tape.emit("Dropout", (x, ratio, training_mode), {} if seed is None else {"seed": seed}, n_outputs=2)
 
 
 def fused_matmul(
@@ -131,11 +125,6 @@ def fused_gemm(
     return _activated(y, activation, activation_alpha, activation_beta, activation_gamma)
 
 
-def gemm_fast_gelu(x: Var, w: Var, bias: Var | None = None) -> Var:
-    """FastGelu of a product."""
-    return fast_gelu(sym.matmul(x, w), bias)
-
-
 @attributes_of(conv)
 def fused_conv(
     x: Var, w: Var, b: Var | None = None, z: Var | None = None, *, activation: str = "",
@@ -143,12 +132,7 @@ def fused_conv(
 ) -> Var:  # fmt: skip
     """Conv, plus z, then an activation."""
     y = x.tape.apply("Conv", x, w, b, **window)
-    return _activated(y if z is None else y + z, activation, *activation_params)
-
-
-def expand_dims(x: Var, *, axis: int) -> Var:
-    """x with a new axis of length 1 at a position of the result."""
-    return sym.unsqueeze(x, (axis,))
+    return _activated(shifted(y, z), activation, *activation_params)
 
 
 def complex_mul(a: Var, b: Var, *, conjugated: bool = False) -> Var:
@@ -173,26 +157,6 @@ def range_(start: Var, limit: Var, delta: Var | None = None) -> Var:
     return start.tape.apply("Range", start, limit, sym.ones_like(start) if delta is None else delta)
 
 
-def same(x: Var) -> Var:
-    """x itself, which the runtime copies to another device or echoes."""
-    return sym.identity(x)
-
-
-def scaled(x: Var, *, scale: float = 1.0) -> Var:
-    """x times a number."""
-    return x * scale
-
-
-def dynamic_slice(data: Var, starts: Var, ends: Var, axes: Var | None = None) -> Var:
-    """Slice, under its experimental name."""
-    return data.tape.apply("Slice", data, starts, ends, axes)
-
-
-def torch_embedding(weight: Var, indices: Var, *unused: Var | None) -> Var:
-    """Rows of a matrix."""
-    return weight.tape.apply("Gather", weight, indices)
-
-
 def unfold_tensor(x: Var, *, dim: int = -1, size: int, step: int = 1) -> Var:
     """All slices of `size` entries along an axis, `step` apart, along a new last axis."""
     axis = dim % x.ndim
@@ -214,7 +178,8 @@ def cdist(a: Var, b: Var, *, metric: str = "sqeuclidean") -> Var:
     return sym.sqrt(squares) if metric == "euclidean" else squares
 
 
-def _shifted(x: Var, bias: Var | None) -> Var:
+def shifted(x: Var, bias: Var | None) -> Var:
+    """x plus a bias, if there is one."""
     return x if bias is None else x + bias
 
 
@@ -382,12 +347,13 @@ def word_conv_embedding(
 FUSED: list[Op] = [
     *_same(INDEX, PAD, QUANTIZE),
     # In ONNX's domain, but not ONNX's.
-    composite("DynamicSlice", dynamic_slice, cuts=deciding(1, 2, 3)),
-    composite("MemcpyFromHost", same),
-    composite("MemcpyToHost", same),
-    composite("Scale", scaled),
+    composite("DynamicSlice", lambda data, starts, ends, axes=None: data.tape.apply("Slice", data, starts, ends, axes),
+              cuts=deciding(1, 2, 3), does="Slice, under its experimental name."),
+    *(composite(name, sym.identity, does="x itself, which the runtime copies to another device.")
+      for name in ("MemcpyFromHost", "MemcpyToHost")),
+    composite("Scale", lambda x, *, scale=1.0: x * scale, does="x times a number."),
     # In com.microsoft.
-    fused("BiasAdd", bias_add),
+    fused("BiasAdd", lambda x, bias, skip: x + bias + skip, does="x + bias + skip."),
     fused("BiasDropout", bias_dropout, cuts=either(counting(1), deciding(3))),
     fused("BiasGelu", gelu, roles=trained(1)),
     fused("BiasSoftmax", bias_softmax),
@@ -395,7 +361,8 @@ FUSED: list[Op] = [
     fused("CDist", cdist),
     fused("ComplexMul", complex_mul),
     fused("ComplexMulConj", lambda a, b: complex_mul(a, b, conjugated=True)),
-    fused("ExpandDims", expand_dims, static={"axis": 1}, bind=as_given),
+    fused("ExpandDims", lambda x, *, axis: sym.unsqueeze(x, (axis,)), static={"axis": 1}, bind=as_given,
+          does="x with a new axis of length 1 at a position of the result."),
     fused("FastGelu", fast_gelu, roles=trained(1)),
     fused("FusedConv", fused_conv, roles=trained(1, 2), space="windows"),
     fused("FusedGemm", fused_gemm, roles=trained(0, 1, 2)),
@@ -403,17 +370,18 @@ FUSED: list[Op] = [
     fused("FusedMatMulActivation", fused_matmul_activation),
     fused("Gelu", gelu),
     fused("GridSample", grid_sample, space="windows"),
-    fused("GemmFastGelu", gemm_fast_gelu),
-    fused("QuickGelu", quick_gelu),
+    fused("GemmFastGelu", lambda x, w, bias=None: fast_gelu(sym.matmul(x, w), bias), does="FastGelu of a product."),
+    fused("QuickGelu", lambda x, *, alpha=QUICK_ALPHA: x * sym.sigmoid(x * alpha), does="x sigmoid(alpha x)."),
     fused("Range", range_, cuts=deciding(1), integers={1: (2, 3), 2: (1, 1)}),
-    fused("SampleOp", same),
+    fused("SampleOp", sym.identity, does="x itself."),
     fused("ScaledSiLU", scaled_silu),
     fused("SparseToDenseMatMul", fused_matmul),
-    fused("TorchEmbedding", torch_embedding, cuts=deciding(1)),
+    fused("TorchEmbedding", lambda weight, at, padding=None, scale_grad=None: weight.tape.apply("Gather", weight, at),
+          cuts=deciding(1), does="Rows of a matrix."),
     fused("TransposeMatMul", fused_matmul),
     fused("UnfoldTensor", unfold_tensor),
     fused("ConvTransposeWithDynamicPads", conv_transpose_with_dynamic_pads, static={"pads": 2}, space="windows"),
     fused("CropAndResize", crop_and_resize, bind=as_given, static={"crop_size": 3}, cuts=deciding(2)),
     fused("MaxpoolWithMask", maxpool_with_mask, cuts=deciding(1)),
     fused("WordConvEmbedding", word_conv_embedding, cuts=deciding(0)),
-]
+]  # fmt: skip

@@ -11,46 +11,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import unbroadcast
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import DTYPES, Op, composite, deciding, rounding_of, with_axis
+from gradcheck_cli.op import DTYPES, Op, attributes_of, composite, deciding, rounding_of, with_axis
 from gradcheck_cli.ops.activation import LEAK
-from gradcheck_cli.ops.loss import negative_log_likelihood, picked_classes
+from gradcheck_cli.ops.loss import check_reduction, negative_log_likelihood, picked_classes, reduced, total_weight
 from gradcheck_cli.ops.normalization import EPSILON, MOMENTUM, channelwise, moments
-from gradcheck_cli.ops.onnxruntime.fused import QUICK_ALPHA, bias_dropout, bias_softmax, fused
+from gradcheck_cli.ops.onnxruntime.fused import QUICK_ALPHA, bias_dropout, bias_softmax, dropped, fused, shifted
 
 CUBIC, TANH_SCALE = 0.044715, math.sqrt(2 / math.pi)
 BITS = 32
-REDUCTIONS = ("mean", "sum", "none")
-
-
-def relu_grad(dy: Var, x: Var) -> Var:
-    """dY where x is positive; x may be the input of Relu or its output."""
-    return sym.where(x > 0, dy, 0)
-
-
-def leaky_relu_grad(dy: Var, y: Var, *, alpha: float = LEAK) -> Var:
-    """dY, times alpha where the output is not positive (alpha must not be negative)."""
-    return sym.where(y > 0, dy, dy * alpha)
-
-
-def sigmoid_grad(dy: Var, y: Var) -> Var:
-    """dY y (1 - y)."""
-    return dy * (y * (1.0 - y))
-
-
-def tanh_grad(dy: Var, y: Var) -> Var:
-    """dY (1 - y^2)."""
-    return dy * (1.0 - y * y)
 
 
 def gelu_grad(dy: Var, x: Var, bias: Var | None = None) -> Var:
     """dY (Phi(z) + z phi(z)) with the normal distribution Phi, for z = x + bias."""
-    z = x if bias is None else x + bias
+    z = shifted(x, bias)
     below = (sym.erf(z * math.sqrt(0.5)) + 1.0) * 0.5
     density = sym.exp(z * z * -0.5) * (1 / math.sqrt(2 * math.pi))
     return dy * (below + z * density)
@@ -58,7 +38,7 @@ def gelu_grad(dy: Var, x: Var, bias: Var | None = None) -> Var:
 
 def fast_gelu_grad(dy: Var, x: Var, bias: Var | None = None) -> Var:
     """The derivative of z (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (z + 0.044715 z^3), for z = x + bias."""
-    z = x if bias is None else x + bias
+    z = shifted(x, bias)
     t = sym.tanh((z * z * z * CUBIC + z) * TANH_SCALE)
     slope = (z * z * (3 * CUBIC) + 1.0) * TANH_SCALE
     return dy * ((t + 1.0) * 0.5 + z * (1.0 - t * t) * slope * 0.5)
@@ -70,34 +50,9 @@ def quick_gelu_grad(dy: Var, x: Var, *, alpha: float = QUICK_ALPHA) -> Var:
     return dy * s * (x * (1.0 - s) * alpha + 1.0)
 
 
-def sin_grad(dy: Var, x: Var) -> Var:
-    """dY cos(x)."""
-    return dy * sym.cos(x)
-
-
-def div_grad(dy: Var, a: Var, b: Var) -> tuple[Var, Var]:
-    """Cotangents of a and b of a / b, each summed to its shape."""
-    return unbroadcast(dy / b, a.shape), unbroadcast(-dy * a / (b * b), b.shape)
-
-
-def softmax_grad(dy: Var, y: Var, *, axis: int = -1) -> Var:
-    """y (dY - sum(dY y)) along an axis."""
-    return y * (dy - sym.sum(dy * y, (axis,)))
-
-
 def flat_softmax_grad(dy: Var, y: Var, *, axis: int = 1) -> Var:
-    """The same for a softmax over all axes from `axis` on."""
+    """y (dY - sum(dY y)) over all axes from `axis` on."""
     return y * (dy - sym.sum(dy * y, range(axis, 0)))
-
-
-def log_softmax_grad(dy: Var, y: Var, *, axis: int = -1) -> Var:
-    """dY - softmax(x) sum(dY) along an axis."""
-    return dy - sym.exp(y) * sym.sum(dy, (axis,))
-
-
-def flat_log_softmax_grad(dy: Var, y: Var, *, axis: int = 1) -> Var:
-    """The same for a softmax over all axes from `axis` on."""
-    return dy - sym.exp(y) * sym.sum(dy, range(axis, 0))
 
 
 def dropout_grad(
@@ -113,8 +68,7 @@ def bitmask_dropout(
     x: Var, ratio: Var | None = None, training_mode: Var | None = None, *, seed: int | None = None
 ) -> tuple[Var, Var]:
     """Dropout with a bitmask."""
-    attrs = {} if seed is None else {"seed": seed}
-    y, mask = x.tape.emit("Dropout", (x, ratio, training_mode), attrs, n_outputs=2)
+    y, mask = dropped(x, ratio, training_mode, seed)
     return y, _packed(mask)
 
 
@@ -127,11 +81,10 @@ def bitmask_bias_dropout(
     return y, _packed(mask)
 
 
-def bitmask_dropout_grad(
-    dy: Var, mask: Var, *, ratio: float = 0.5, training_mode: bool = False, seed: int | None = None
-) -> Var:
+@attributes_of(dropout_grad)
+def bitmask_dropout_grad(dy: Var, mask: Var, **how: Any) -> Var:
     """DropoutGrad with a bitmask."""
-    return dropout_grad(dy, _unpacked(mask, dy.shape), ratio=ratio, training_mode=training_mode)
+    return dropout_grad(dy, _unpacked(mask, dy.shape), **how)
 
 
 def bias_softmax_dropout(
@@ -140,9 +93,7 @@ def bias_softmax_dropout(
 ) -> tuple[Var, Var, Var]:  # fmt: skip
     """BiasSoftmax, then Dropout in training: the result, the mask, and the softmax."""
     shares = bias_softmax(x, bias, axis=axis, is_inner_broadcast=is_inner_broadcast)
-    attrs = {} if seed is None else {"seed": seed}
-    y, mask = x.tape.emit("Dropout", (shares, ratio, np.asarray(True)), attrs, n_outputs=2)
-    return y, mask, shares
+    return *dropped(shares, ratio, np.asarray(True), seed), shares
 
 
 def softmax_dropout_grad(
@@ -162,11 +113,6 @@ def fake_quant(x: Var, scale: Var, zero_point: Var, *, quant_min: int = 0, quant
     whole = sym.round_(x / scale) + zero
     kept = sym.clip(whole, float(quant_min), float(quant_max))
     return (kept - zero) * scale, sym.and_(whole >= float(quant_min), whole <= float(quant_max))
-
-
-def fake_quant_grad(dy: Var, mask: Var) -> Var:
-    """dY within the range, as if nothing had been rounded."""
-    return sym.where(mask, dy, 0)
 
 
 def _packed(mask: Var) -> Var:
@@ -191,7 +137,7 @@ def distribution_loss(logits: Var, label: Var, *, reduction: str = "mean") -> tu
     """-sum(label log softmax(logits)) of each row, and the log probabilities."""
     log_prob = logits.tape.apply("LogSoftmax", logits, axis=-1)
     losses = -sym.sum(label * log_prob, (-1,), keepdims=False)
-    return _reduced(losses, float(math.prod(losses.shape)), reduction), log_prob
+    return reduced(losses, float(losses.size), reduction), log_prob
 
 
 def distribution_loss_grad(dy: Var, log_prob: Var, label: Var, *, reduction: str = "mean") -> Var:
@@ -204,13 +150,13 @@ def sample_loss(logits: Var, label: Var, weight: Var | None = None, *, reduction
     log_prob = logits.tape.apply("LogSoftmax", logits, axis=-1)
     losses = -sym.sum(sym.where(_one_hot(label, logits), log_prob, 0), (-1,), keepdims=False)
     losses = losses if weight is None else losses * weight
-    return _reduced(losses, _weights(label, weight), reduction), log_prob
+    return reduced(losses, float(label.size) if weight is None else weight, reduction), log_prob
 
 
 def sample_loss_grad(dy: Var, log_prob: Var, label: Var, weight: Var | None = None, *, reduction: str = "mean") -> Var:
     """The cotangent of the logits."""
     apart = sym.exp(log_prob) - sym.cast(_one_hot(label, log_prob), log_prob.dtype)
-    share = _share(dy, _weights(label, weight), reduction, -1)
+    share = _share(dy, float(label.size) if weight is None else weight, reduction, -1)
     return apart * share if weight is None else apart * share * sym.unsqueeze(weight, (-1,))
 
 
@@ -234,9 +180,8 @@ def class_loss_grad(
     if weights is not None:
         hot = hot * sym.reshape(weights, (-1, *(1,) * (log_prob.ndim - 2)))
     weight = sym.sum(hot, (1,))
-    share = _share(dy, sym.sum(weight, keepdims=False), reduction, 1)
-    flow = _typed((sym.exp(log_prob) * weight - hot) * share, output_type)
-    return flow if bias is None else flow + bias
+    flow = (sym.exp(log_prob) * weight - hot) * _share(dy, weight, reduction, 1)
+    return shifted(_typed(flow, output_type), bias)
 
 
 def _one_hot(label: Var, like: Var) -> Var:
@@ -247,31 +192,13 @@ def _one_hot(label: Var, like: Var) -> Var:
     return sym.equal(sym.unsqueeze(label, (-1,)), label.tape.constant(np.arange(classes, dtype=label.dtype)))
 
 
-def _weights(label: Var, weight: Var | None) -> Var | float:
-    """The divisor of the mean: the sum of all weights."""
-    return float(label.size) if weight is None else sym.sum(weight, keepdims=False)
-
-
-def _reduced(losses: Var, total: Var | float, reduction: str) -> Var:
-    _check_reduction(reduction)
-    if reduction == "none":
-        return losses
-    whole = sym.sum(losses, keepdims=False)
-    return whole / total if reduction == "mean" else whole
-
-
-def _share(dy: Var, total: Var | float, reduction: str, axis: int) -> Var:
+def _share(dy: Var, weight: Var | float, reduction: str, axis: int) -> Var:
     """The share of dY of every sample, in a shape that broadcasts along the axis of classes."""
-    _check_reduction(reduction)
+    check_reduction(reduction)
     if reduction == "none":
         return sym.unsqueeze(dy, (axis,))
     whole = sym.reshape(dy, ())
-    return whole / total if reduction == "mean" else whole
-
-
-def _check_reduction(reduction: str) -> None:
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction is {reduction!r}; known are {', '.join(REDUCTIONS)}")
+    return whole / total_weight(weight) if reduction == "mean" else whole
 
 
 def _typed(x: Var, output_type: int | None) -> Var:
@@ -350,28 +277,35 @@ def _but_channels(x: Var) -> Sequence[int]:
 
 
 TRAINING_LAYERS: list[Op] = [
-    composite("SinGrad", sin_grad),  # which is not ONNX's, in its domain
+    composite("SinGrad", lambda dy, x: dy * sym.cos(x), does="dY cos(x)."),  # which is not ONNX's, in its domain
     fused("BiasFastGeluGrad_dX", fast_gelu_grad),
     fused("BiasGeluGrad_dX", gelu_grad),
-    fused("DivGrad", div_grad),
+    fused("DivGrad", lambda dy, a, b: (unbroadcast(dy / b, a.shape), unbroadcast(-dy * a / (b * b), b.shape)),
+          does="Cotangents of a and b of a / b, each summed to its shape."),
     fused("FastGeluGrad", fast_gelu_grad),
     fused("GeluGrad", gelu_grad),
-    fused("LeakyReluGrad", leaky_relu_grad, cuts=deciding(1)),
-    fused("LogSoftmaxGrad", flat_log_softmax_grad, bind=with_axis(1)),
-    fused("LogSoftmaxGrad_13", log_softmax_grad, bind=with_axis(-1)),
+    fused("LeakyReluGrad", lambda dy, y, *, alpha=LEAK: sym.where(y > 0, dy, dy * alpha), cuts=deciding(1),
+          does="dY, times alpha where the output is not positive (alpha must not be negative)."),
+    fused("LogSoftmaxGrad", lambda dy, y, *, axis=1: dy - sym.exp(y) * sym.sum(dy, range(axis, 0)), bind=with_axis(1),
+          does="dY - softmax(x) sum(dY) over all axes from `axis` on."),
+    fused("LogSoftmaxGrad_13", lambda dy, y, *, axis=-1: dy - sym.exp(y) * sym.sum(dy, (axis,)), bind=with_axis(-1),
+          does="dY - softmax(x) sum(dY) along an axis."),
     fused("QuickGeluGrad", quick_gelu_grad),
-    fused("ReluGrad", relu_grad, cuts=deciding(1)),
-    fused("SigmoidGrad", sigmoid_grad),
+    fused("ReluGrad", lambda dy, x: sym.where(x > 0, dy, 0), cuts=deciding(1),
+          does="dY where x is positive; x may be the input of Relu or its output."),
+    fused("SigmoidGrad", lambda dy, y: dy * (y * (1.0 - y)), does="dY y (1 - y)."),
     fused("SoftmaxGrad", flat_softmax_grad, bind=with_axis(1)),
-    fused("SoftmaxGrad_13", softmax_grad, bind=with_axis(-1)),
-    fused("TanhGrad", tanh_grad),
+    fused("SoftmaxGrad_13", lambda dy, y, *, axis=-1: y * (dy - sym.sum(dy * y, (axis,))), bind=with_axis(-1),
+          does="y (dY - sum(dY y)) along an axis."),
+    fused("TanhGrad", lambda dy, y: dy * (1.0 - y * y), does="dY (1 - y^2)."),
     fused("BiasSoftmaxDropout", bias_softmax_dropout, cuts=deciding(2)),
     fused("BitmaskBiasDropout", bitmask_bias_dropout, cuts=deciding(3)),
     fused("BitmaskDropout", bitmask_dropout, cuts=deciding(1)),
     fused("BitmaskDropoutGrad", bitmask_dropout_grad, static={"ratio": 2, "training_mode": 3}),
     fused("DropoutGrad", dropout_grad, static={"ratio": 2, "training_mode": 3}),
     fused("FakeQuant", fake_quant, cuts=rounding_of(0), straight="quantizes"),
-    fused("FakeQuantGrad", fake_quant_grad),
+    fused("FakeQuantGrad", lambda dy, mask: sym.where(mask, dy, 0),
+          does="dY within the range, as if nothing had been rounded."),
     fused("SoftmaxDropoutGrad", softmax_dropout_grad, static={"ratio": 3}, bind=with_axis(1)),
     composite("SparseSoftmaxCrossEntropy", sample_loss),  # which is not ONNX's, in its domain
     composite("SparseSoftmaxCrossEntropyGrad", sample_loss_grad),
@@ -387,4 +321,4 @@ TRAINING_LAYERS: list[Op] = [
     fused("InvertibleLayerNormalizationGrad", invertible_layer_grad),
     fused("LayerNormalizationGrad", layer_grad),
     fused("SimplifiedLayerNormalizationGrad", simplified_layer_grad),
-]
+]  # fmt: skip
