@@ -167,6 +167,11 @@ def _zeros(dy: Var, shape: Ints) -> Var:
 
 def _check(dy: Array, expected: Ints) -> None:
     if dy.shape != tuple(expected):
+        raise ModelError(f"dY has shape {list(dy.shape)}; it needs {list(expected)}")
+
+
+def _check_shape(dy: Array, expected: Ints) -> None:
+    if dy.shape != tuple(expected):
         raise ModelError(f"the forward operator gives {list(expected)}, not {list(dy.shape)}")
 
 
@@ -181,7 +186,7 @@ def bind_conv_grad(metadata: dict[str, Any], dy: Array, x: Array, w: Array) -> d
     """Metadata as for Conv; ModelError unless dY has the shape of its output."""
     window = bind_conv(metadata, x, w)
     sizes = zip(padded(x.shape[2:], window), reach(w.shape[2:], window), window["strides"], strict=True)
-    _check(dy, (x.shape[0], w.shape[0], *((n - r) // s + 1 for n, r, s in sizes)))
+    _check_shape(dy, (x.shape[0], w.shape[0], *((n - r) // s + 1 for n, r, s in sizes)))
     return window
 
 
@@ -196,7 +201,7 @@ def bind_conv_transpose_grad(metadata: dict[str, Any], dy: Array, x: Array, w: A
     window = bind_conv_transpose(metadata, x, w)
     full = uncropped(x.shape[2:], w.shape[2:], window)
     sizes = zip(full, window["output_padding"], totals(window["pads"]), strict=True)
-    _check(dy, (x.shape[0], w.shape[1] * window["group"], *(f + extra - crop for f, extra, crop in sizes)))
+    _check_shape(dy, (x.shape[0], w.shape[1] * window["group"], *(f + extra - crop for f, extra, crop in sizes)))
     return window
 
 
@@ -221,7 +226,7 @@ def bind_pool_grad(bind: Callable[..., dict[str, Any]]) -> Callable[..., dict[st
         pooled = _pooled(metadata, operands[0])
         found = bind(metadata, pooled)
         for each in operands:
-            _check(each, (*pooled.shape[:2], *(axis.count for axis in along(pooled, **found))))
+            _check_shape(each, (*pooled.shape[:2], *(axis.count for axis in along(pooled, **found))))
         return {**found, "shape": pooled.shape}
 
     return bound
@@ -245,7 +250,7 @@ def bind_resize_grad(metadata: dict[str, Any], dy: Array, x: Array) -> dict[str,
     shape = list(x.shape)
     for sampling in bound["samplings"]:
         shape[sampling.axis] = len(sampling.index)
-    _check(dy, tuple(shape))
+    _check_shape(dy, tuple(shape))
     return bound
 
 
