@@ -14,6 +14,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
+from gradcheck_cli.native.geometry import conv_shape, conv_transpose_shape
 from gradcheck_cli.op import Op, attributes_of, trained
 from gradcheck_cli.op.batching import trailing
 from gradcheck_cli.ops.shape import checked
@@ -28,10 +29,8 @@ from gradcheck_cli.ops.windows import (
     explicit_pads,
     misfit,
     padded,
-    reach,
     settled,
     steps,
-    totals,
     uncropped,
 )
 
@@ -76,12 +75,10 @@ def bind_conv(metadata: dict[str, Any], x: Array, w: Array, b: Array | None = No
     _check_channels(x.shape[1], w.shape[1] * group, w.shape[0], group)
     _check_bias(b, w.shape[0])
     window = settled(metadata, x.shape[2:], kernel)
-    lengths = padded(x.shape[2:], window)
-    sizes = zip(lengths, reach(kernel, window), window["strides"], strict=True)
-    out = [(n - r) // s + 1 for n, r, s in sizes]
+    out = conv_shape(x.shape[2:], kernel, **window)
     if min(out) < 1:
         raise misfit(x.shape[2:], kernel, window)
-    checked((*x.shape[:2], *lengths))
+    checked((*x.shape[:2], *padded(x.shape[2:], window)))
     checked((x.shape[0], w.shape[0], *out))
     return {"group": group, **window}
 
@@ -93,9 +90,7 @@ def bind_conv_transpose(metadata: dict[str, Any], x: Array, w: Array, b: Array |
     _check_channels(x.shape[1], w.shape[0], w.shape[0], group)
     _check_bias(b, w.shape[1] * group)
     window = _settled_transpose(metadata, x.shape[2:], kernel)
-    full = uncropped(x.shape[2:], kernel, window)
-    crops = totals(window["pads"])
-    out = [f + extra - crop for f, extra, crop in zip(full, window["output_padding"], crops, strict=True)]
+    full, out = uncropped(x.shape[2:], kernel, window), conv_transpose_shape(x.shape[2:], kernel, **window)
     if min(out) < 1:
         raise ModelError(f"pads {list(window['pads'])} crop all of the output {full}")
     checked((x.shape[0], w.shape[1] * group, *full))

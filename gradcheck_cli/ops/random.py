@@ -15,8 +15,8 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Interval, Op, composite, counting, stepping, zero
-from gradcheck_cli.op.batching import shape_only
+from gradcheck_cli.op import Interval, Op, attributes_of, composite, counting, stepping, zero
+from gradcheck_cli.op.batching import Kernel, shape_only
 from gradcheck_cli.ops.shape import checked
 
 Rng = np.random.Generator
@@ -52,28 +52,19 @@ def random_uniform(
     return _as(fresh(rng, seed).uniform(low, high, checked(shape)), dtype)
 
 
-def random_normal_like(
-    x: Array, *, dtype: Any = None, mean: float = 0.0, scale: float = 1.0, seed: float | None = None, rng: Rng
-) -> Array:
-    """Normally distributed numbers in the shape of x."""
-    return random_normal(shape=x.shape, dtype=_like(x, dtype), mean=mean, scale=scale, seed=seed, rng=rng)
+def _like(draw: Kernel) -> Kernel:
+    """A kernel that draws numbers in the shape of an operand."""
 
+    @attributes_of(draw, "shape")
+    def kernel(x: Array, *, dtype: Any = None, **how: Any) -> Array:
+        return np.asarray(draw(shape=x.shape, dtype=dtype or x.real.dtype, **how))
 
-def random_uniform_like(
-    x: Array, *, dtype: Any = None, low: float = 0.0, high: float = 1.0, seed: float | None = None, rng: Rng
-) -> Array:
-    """Uniformly distributed numbers between two bounds, in the shape of x."""
-    return random_uniform(shape=x.shape, dtype=_like(x, dtype), low=low, high=high, seed=seed, rng=rng)
+    return kernel
 
 
 def bernoulli(x: Array, *, dtype: Any = None, seed: float | None = None, rng: Rng) -> Array:
     """1 with probability x, else 0."""
-    return _as(fresh(rng, seed).random(x.shape) < x.real, _like(x, dtype))
-
-
-def bernoulli_step(x: Array, **metadata: Any) -> Array:
-    """Bernoulli for the complex step: it has no derivative."""
-    return np.asarray(bernoulli(x.real, **metadata) + 0 * x)
+    return _as(fresh(rng, seed).random(x.shape) < x.real, dtype or x.real.dtype)
 
 
 def multinomial(x: Array, *, dtype: Any = INT, sample_size: int = 1, seed: float | None = None, rng: Rng) -> Array:
@@ -93,10 +84,6 @@ def fresh(rng: Rng, seed: float | None) -> Rng:
     return np.random.default_rng(int(np.float64(seed).view(np.uint64)))
 
 
-def _like(x: Array, dtype: Any) -> Any:
-    return dtype if dtype is not None else x.real.dtype
-
-
 def _as(values: Array, dtype: Any) -> Array:
     return np.asarray(values).astype(dtype)
 
@@ -106,8 +93,9 @@ RANDOM: list[Op] = [
               valid={1: Interval(0.1, 0.6)}, moves="within", same_axes=True),
     Op("RandomNormal", random_normal, zero),
     Op("RandomUniform", random_uniform, zero),
-    Op("RandomNormalLike", random_normal_like, zero, shape_only),
-    Op("RandomUniformLike", random_uniform_like, zero, shape_only),
-    Op("Bernoulli", bernoulli, zero, step=bernoulli_step, branch=bernoulli, cuts=stepping),
+    Op("RandomNormalLike", _like(random_normal), zero, shape_only, does="Normally distributed numbers in the shape of x."),
+    Op("RandomUniformLike", _like(random_uniform), zero, shape_only,
+       does="Uniformly distributed numbers between two bounds, in the shape of x."),
+    Op("Bernoulli", bernoulli, zero, step=lambda x, **m: bernoulli(x.real, **m) + 0 * x, branch=bernoulli, cuts=stepping),
     Op("Multinomial", multinomial, zero, ordered=True, cuts=stepping),
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite, deciding, from_end
+from gradcheck_cli.op import Op, Vjp, attributes_of, composite, deciding, from_end
 from gradcheck_cli.op.batching import Kernel, Operands, aligned, loop
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets, SparsityRule
 from gradcheck_cli.ops.index import along, bind_elements, flat_index
@@ -71,7 +71,7 @@ def combine_near_real(data: Array, index: Array, updates: Array, reduction: str)
     return np.where(which < 0, data, np.take_along_axis(flat, places, axis=1).reshape(data.shape))
 
 
-def slices(data: Array, indices: Array, updates: Array, rank: int) -> Rows:
+def slices(data: Array, indices: Array, updates: Array, *, rank: int = 0) -> Rows:
     """Rows for ScatterND: index vectors name slices of the data."""
     lead, width = data.ndim - rank, indices.shape[-1]
     shape, count = data.shape[lead:], int(np.prod(data.shape[:lead]))
@@ -81,7 +81,7 @@ def slices(data: Array, indices: Array, updates: Array, rank: int) -> Rows:
     return rows, index, updates.reshape(count, index.size, inner)
 
 
-def entries(data: Array, indices: Array, updates: Array, rank: int, axis: int = 0) -> Rows:
+def entries(data: Array, indices: Array, updates: Array, *, rank: int = 0, axis: int = 0) -> Rows:
     """Rows for ScatterElements: single entries, with the index in place of the position along `axis`."""
     lead, axis = data.ndim - rank, axis + rank
     shape, count = data.shape[lead:], int(np.prod(data.shape[:lead]))
@@ -98,10 +98,9 @@ def entries(data: Array, indices: Array, updates: Array, rank: int, axis: int = 
 def scattering(rows: Callable[..., Rows], function: Callable[..., Array]) -> Kernel:
     """The kernel that applies a function of rows to operands."""
 
-    def kernel(
-        data: Array, indices: Array, updates: Array, *, reduction: str = "none", rank: int = 0, **place: int
-    ) -> Array:
-        return function(*rows(data, indices, updates, rank, **place), reduction).reshape(data.shape)
+    @attributes_of(rows)
+    def kernel(data: Array, indices: Array, updates: Array, *, reduction: str = "none", **place: int) -> Array:
+        return function(*rows(data, indices, updates, **place), reduction).reshape(data.shape)
 
     return kernel
 
@@ -123,19 +122,6 @@ def scatter_sparsity(rows: Callable[..., Rows]) -> SparsityRule:
         return scattering(rows, united)(old, node.operands[1], new, **node.metadata)
 
     return read
-
-
-def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = "none", rank: int = 0) -> Array:
-    """The data with slices written to the places that index vectors name."""
-    return np.asarray(scattering(slices, combine)(data, indices, updates, reduction=reduction, rank=rank))
-
-
-def scatter_elements(
-    data: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none", rank: int = 0
-) -> Array:
-    """y[i, indices[i, j, k], k] = updates[i, j, k] for axis 1."""
-    kernel = scattering(entries, combine)
-    return np.asarray(kernel(data, indices, updates, axis=axis, reduction=reduction, rank=rank))
 
 
 def bind_scatter_nd(metadata: dict[str, Any], data: Array, indices: Array, updates: Array) -> dict[str, Any]:
@@ -189,40 +175,27 @@ def scatter_nd_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool],
     return scatter_stack(kernel, (data, indices, updates), probed, metadata)
 
 
-def scatter_nd_vjp(
-    ct: Var, y: Var, data: Var, indices: Var, updates: Var, *, reduction: str, rank: int
-) -> tuple[Var, None, Var]:
-    """The rule of scatters with slices."""
-    return scatter_cts(
-        ct, y, data, updates, reduction,
-        gather=lambda x: x.tape.apply("GatherND", x, indices),
-        scatter=lambda x, u, how: x.tape.apply("ScatterND", x, indices, u, reduction=how),
-    )  # fmt: skip
+def scatter_vjp(op: str, inverse: str) -> Vjp:
+    """The rule of a scatter, by itself and by the gather at the same places."""
 
+    def vjp(
+        ct: Var, y: Var, data: Var, indices: Var, updates: Var, *, reduction: str, rank: int, **place: int
+    ) -> tuple[Var, None, Var]:
+        def gather(x: Var) -> Var:
+            return x.tape.apply(inverse, x, indices, **place)
 
-def scatter_elements_vjp(
-    ct: Var, y: Var, data: Var, indices: Var, updates: Var, *, axis: int, reduction: str, rank: int
-) -> tuple[Var, None, Var]:
-    """The rule of scatters with single entries."""
-    return scatter_cts(
-        ct, y, data, updates, reduction,
-        gather=lambda x: x.tape.apply("GatherElements", x, indices, axis=axis),
-        scatter=lambda x, u, how: x.tape.apply("ScatterElements", x, indices, u, axis=axis, reduction=how),
-    )  # fmt: skip
+        def scatter(x: Var, new: Var, how: str) -> Var:
+            return x.tape.apply(op, x, indices, new, reduction=how, **place)
 
+        if reduction == "add":
+            return ct, None, gather(ct)
+        if reduction == "mul":
+            return _product_cts(ct, data, updates, gather, scatter)
+        if reduction in ("max", "min"):
+            return _extremum_cts(ct, y, data, updates, gather, scatter)
+        return scatter(ct, sym.zeros_like(updates), "none"), None, _written(gather(ct), data, updates, gather, scatter)
 
-def scatter_cts(
-    ct: Var, y: Var, data: Var, updates: Var, reduction: str, *, gather: Callable[[Var], Var],
-    scatter: Callable[[Var, Var, str], Var],
-) -> tuple[Var, None, Var]:  # fmt: skip
-    """Cotangents of data and updates, from functions that gather and scatter at the indices."""
-    if reduction == "add":
-        return ct, None, gather(ct)
-    if reduction == "mul":
-        return _product_cts(ct, data, updates, gather, scatter)
-    if reduction in ("max", "min"):
-        return _extremum_cts(ct, y, data, updates, gather, scatter)
-    return scatter(ct, sym.zeros_like(updates), "none"), None, _written(gather(ct), data, updates, gather, scatter)
+    return vjp
 
 
 def _written(ct: Var, data: Var, updates: Var, gather: Any, scatter: Any) -> Var:
@@ -281,11 +254,13 @@ def bind_tensor_scatter(metadata: dict[str, Any], past_cache: Array, *more: Arra
 
 
 SCATTER: list[Op] = [
-    Op("ScatterND", scatter_nd, scatter_nd_vjp, scatter_nd_stack, bind=bind_scatter_nd,
-       step=scattering(slices, combine_near_real), branch=scattering(slices, winner),
-       sparsity=scatter_sparsity(slices), cuts=deciding(1)),
-    Op("ScatterElements", scatter_elements, scatter_elements_vjp, scatter_stack, bind=bind_scatter_elements,
-       step=scattering(entries, combine_near_real), branch=scattering(entries, winner),
-       sparsity=scatter_sparsity(entries), cuts=deciding(1)),
+    Op("ScatterND", scattering(slices, combine), scatter_vjp("ScatterND", "GatherND"), scatter_nd_stack,
+       bind=bind_scatter_nd, step=scattering(slices, combine_near_real), branch=scattering(slices, winner),
+       sparsity=scatter_sparsity(slices), cuts=deciding(1),
+       does="The data with slices written to the places that index vectors name."),
+    Op("ScatterElements", scattering(entries, combine), scatter_vjp("ScatterElements", "GatherElements"), scatter_stack,
+       bind=bind_scatter_elements, step=scattering(entries, combine_near_real), branch=scattering(entries, winner),
+       sparsity=scatter_sparsity(entries), cuts=deciding(1),
+       does="y[i, indices[i, j, k], k] = updates[i, j, k] for axis 1."),
     composite("TensorScatter", tensor_scatter, bind=bind_tensor_scatter),
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
+from gradcheck_cli.native.geometry import conv_shape, conv_transpose_shape
 from gradcheck_cli.op import Op, attributes_of, composite, deciding, from_end
 from gradcheck_cli.ops.conv import bind_conv, bind_conv_transpose, conv, conv_transpose, conv_transpose_vjp, conv_vjp
 from gradcheck_cli.ops.index import bind_elements, bind_gather_nd, gather_elements_vjp, gather_nd_vjp, scatter_back
@@ -26,14 +27,9 @@ from gradcheck_cli.ops.pool import average_pool, average_pool_vjp, bind_average_
 from gradcheck_cli.ops.reduce import bind_reduction
 from gradcheck_cli.ops.resize import bind_resize, resize, resize_vjp
 from gradcheck_cli.ops.shape import as_tuple, bind_split, checked
-from gradcheck_cli.ops.windows import along, padded, reach, totals, uncropped
+from gradcheck_cli.ops.windows import along
 
 Ints = tuple[int, ...]
-
-
-def gather_grad(indices: Var, dy: Var, *, shape: Ints, axis: int = 0) -> Var:
-    """dY added up at the entries along an axis that were gathered."""
-    return scatter_back(dy, indices, shape, axis + len(shape))
 
 
 def bind_gather_grad(metadata: dict[str, Any], indices: Array, dy: Array) -> dict[str, Any]:
@@ -44,20 +40,10 @@ def bind_gather_grad(metadata: dict[str, Any], indices: Array, dy: Array) -> dic
     return {"shape": shape, "axis": axis}
 
 
-def gather_elements_grad(dy: Var, indices: Var, *, shape: Ints, axis: int = 0) -> Var:
-    """dY added up at the entries that were gathered."""
-    return gather_elements_vjp(dy, dy, _zeros(dy, shape), indices, axis=axis)[0]
-
-
 def bind_gather_elements_grad(metadata: dict[str, Any], dy: Array, indices: Array) -> dict[str, Any]:
     """Metadata as for GatherElements; ModelError unless dY has the shape of the indices."""
     _check(dy, indices.shape)
     return {"shape": _shape(metadata), **_given(metadata, bind_elements, indices)}
-
-
-def gather_nd_grad(indices: Var, dy: Var, *, shape: Ints, batch_dims: int = 0, rank: int = 0) -> Var:
-    """dY added up at the slices that index vectors name."""
-    return gather_nd_vjp(dy, dy, _zeros(dy, shape), indices, batch_dims=batch_dims, rank=rank)[0]
 
 
 def bind_gather_nd_grad(metadata: dict[str, Any], indices: Array, dy: Array) -> dict[str, Any]:
@@ -110,16 +96,6 @@ def concat_training(*xs: Var, axis: int) -> tuple[Var, Var]:
     """Tensors concatenated along an axis, and the length of each."""
     lengths = sym.ints(xs[0].tape, [x.shape[axis] for x in xs])
     return sym.identity(xs[0]) if len(xs) == 1 else sym.concat(xs, axis), lengths
-
-
-def split_training(x: Var, *, split: Ints, axis: int = 0, num_outputs: int = 0, n_outputs: int = 1) -> tuple[Var, ...]:
-    """Pieces of given lengths."""
-    return (sym.identity(x),) if len(split) == 1 else sym.split(x, split, axis)
-
-
-def reduce_sum_training(x: Var, *, axes: Ints = (), keepdims: int = 1, noop_with_empty_axes: int = 0) -> Var:
-    """The sum over axes."""
-    return sym.sum(x, axes, bool(keepdims)) if axes else sym.identity(x)
 
 
 def broadcast_gradient_args(*, a_shape: Ints = (), b_shape: Ints = (), tape: Tape) -> tuple[Var, Var]:
@@ -185,9 +161,9 @@ def conv_grad(dy: Var, x: Var, w: Var, **window: Any) -> tuple[Var, ...]:
 def bind_conv_grad(metadata: dict[str, Any], dy: Array, x: Array, w: Array) -> dict[str, Any]:
     """Metadata as for Conv; ModelError unless dY has the shape of its output."""
     window = bind_conv(metadata, x, w)
-    sizes = zip(padded(x.shape[2:], window), reach(w.shape[2:], window), window["strides"], strict=True)
-    _check_shape(dy, (x.shape[0], w.shape[0], *((n - r) // s + 1 for n, r, s in sizes)))
-    return window
+    group = window.pop("group")
+    _check_shape(dy, (x.shape[0], w.shape[0], *conv_shape(x.shape[2:], w.shape[2:], **window)))
+    return {"group": group, **window}
 
 
 @attributes_of(conv_transpose)
@@ -199,10 +175,9 @@ def conv_transpose_grad(dy: Var, x: Var, w: Var, **window: Any) -> tuple[Var | N
 def bind_conv_transpose_grad(metadata: dict[str, Any], dy: Array, x: Array, w: Array) -> dict[str, Any]:
     """Metadata as for ConvTranspose; ModelError unless dY has the shape of its output."""
     window = bind_conv_transpose(metadata, x, w)
-    full = uncropped(x.shape[2:], w.shape[2:], window)
-    sizes = zip(full, window["output_padding"], totals(window["pads"]), strict=True)
-    _check_shape(dy, (x.shape[0], w.shape[1] * window["group"], *(f + extra - crop for f, extra, crop in sizes)))
-    return window
+    group = window.pop("group")
+    _check_shape(dy, (x.shape[0], w.shape[1] * group, *conv_transpose_shape(x.shape[2:], w.shape[2:], **window)))
+    return {"group": group, **window}
 
 
 @attributes_of(max_pool, "n_outputs")
@@ -275,15 +250,24 @@ TRAINING_INDEX: list[Op] = [
     fused("BroadcastGradientArgs", broadcast_gradient_args, static={"a_shape": 0, "b_shape": 1}),
     fused("ConcatTraining", concat_training),
     fused("FlattenAndUnpad", flatten_and_unpad),
-    fused("GatherElementsGrad", gather_elements_grad, static={"shape": 1}, bind=bind_gather_elements_grad),
-    fused("GatherGrad", gather_grad, static={"shape": 0}, bind=bind_gather_grad),
-    fused("GatherNDGrad", gather_nd_grad, static={"shape": 0}, bind=bind_gather_nd_grad),
+    fused("GatherElementsGrad", lambda dy, at, *, shape, axis=0:
+          gather_elements_vjp(dy, dy, _zeros(dy, shape), at, axis=axis)[0], static={"shape": 1},
+          bind=bind_gather_elements_grad, does="dY added up at the entries that were gathered."),
+    fused("GatherGrad", lambda at, dy, *, shape, axis=0: scatter_back(dy, at, shape, axis + len(shape)),
+          static={"shape": 0}, bind=bind_gather_grad, does="dY added up at the entries along an axis that were gathered."),
+    fused("GatherNDGrad", lambda at, dy, *, shape, batch_dims=0, rank=0:
+          gather_nd_vjp(dy, dy, _zeros(dy, shape), at, batch_dims=batch_dims, rank=rank)[0], static={"shape": 0},
+          bind=bind_gather_nd_grad, does="dY added up at the slices that index vectors name."),
     fused("PadAndUnflatten", pad_and_unflatten, static={"unflatten_dims": 2}),
-    fused("ReduceSumTraining", reduce_sum_training, static={"axes": 1}, bind=bind_reduction),
+    fused("ReduceSumTraining", lambda x, *, axes=(), keepdims=1, noop_with_empty_axes=0:
+          sym.sum(x, axes, bool(keepdims)) if axes else sym.identity(x), static={"axes": 1}, bind=bind_reduction,
+          does="The sum over axes."),
     fused("ShrunkenGather", shrunken_gather),
     fused("SliceGrad", slice_grad, static={"shape": 1, "starts": 2, "ends": 3, "axes": 4, "steps": 5},
           bind=bind_slice_grad),
-    fused("SplitTraining", split_training, static={"split": 1}, bind=bind_split),
+    fused("SplitTraining", lambda x, *, split=(), axis=0, num_outputs=0, n_outputs=1:
+          sym.split(x, split, axis) if len(split) > 1 else (sym.identity(x),), static={"split": 1}, bind=bind_split,
+          does="Pieces of given lengths."),
     fused("View", view),
     # Two of them are not ONNX's, in its domain; so was ConvGrad once.
     composite("AveragePoolGrad", average_pool_grad, bind=bind_pool_grad(bind_average_pool)),
