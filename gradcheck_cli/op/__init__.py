@@ -448,6 +448,11 @@ def composite(name: str, forward: Kernel, **more: Any) -> Op:
     return Op(name, forward, composed=True, **more)
 
 
+def on_containers(name: str, forward: Kernel, **more: Any) -> Op:
+    """An operator on sequences, optionals or maps, written in symbolic functions."""
+    return composite(name, forward, containers=forward, bind=as_given, **more)
+
+
 def table(*families: Sequence[Op]) -> dict[tuple[str, str], Op]:
     """The operators by (domain, name)."""
     return {op.key: op for family in families for op in family}

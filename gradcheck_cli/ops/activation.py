@@ -91,11 +91,6 @@ def shrink_piece(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
     return np.where(x < -lambd, -1, np.where(x > lambd, 1, 0))
 
 
-def thresholded_relu(x: Var, *, alpha: float = 1.0) -> Var:
-    """x where it exceeds alpha, else 0."""
-    return sym.where(x > alpha, x, 0)
-
-
 def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
     """x bounded on either side; the upper bound wins."""
     raised = x if low is None else np.maximum(x, low)
@@ -130,11 +125,6 @@ def clip_vjp(ct: Var, y: Var, x: Var, *bounds: Var | None) -> tuple[Var | None, 
 def hard_sigmoid(x: Var, *, alpha: float = HARD_SLOPE, beta: float = 0.5) -> Var:
     """alpha x + beta between 0 and 1."""
     return sym.clip(x * alpha + beta, 0.0, 1.0)
-
-
-def hard_swish(x: Var) -> Var:
-    """x times its hard sigmoid of slope 1/6."""
-    return x * hard_sigmoid(x, alpha=1 / 6)
 
 
 def sigmoid(x: Array) -> Array:
@@ -220,11 +210,6 @@ def gelu(x: Var, *, approximate: str = "none") -> Var:
     return x * 0.5 * (sym.erf(x * float(np.sqrt(0.5))) + 1.0)
 
 
-def mish(x: Var) -> Var:
-    """x tanh(softplus(x))."""
-    return x * sym.tanh(sym.softplus(x))
-
-
 def swish(x: Var, *, alpha: float = 1.0) -> Var:
     """x sigmoid(alpha x)."""
     return x * sym.sigmoid(x if alpha == 1 else x * alpha)
@@ -253,11 +238,13 @@ ACTIVATION: list[Op] = [
           ordered=True, sides="smooth sign", elsewhere="to one"),
     unary("Shrink", shrink, lambda ct, y, x, lambd=0.5, bias=0.0: sym.where(sym.or_(x < -lambd, x > lambd), ct, 0),
           branch=shrink_piece, ordered=True, sides="middle"),
-    composite("ThresholdedRelu", thresholded_relu, flat="gated", sides="condition"),
+    composite("ThresholdedRelu", lambda x, *, alpha=1.0: sym.where(x > alpha, x, 0), flat="gated", sides="condition",
+              does="x where it exceeds alpha, else 0."),
     Op("Clip", clip, clip_vjp, elementwise, step=clip_near_real, branch=clip_piece, ordered=True, moves="within",
        flat="bounded", sides="bounds"),
     composite("HardSigmoid", hard_sigmoid, squashes=True, sides="bounds", elsewhere="to one"),
-    composite("HardSwish", hard_swish, flat="below", sides="bounds", elsewhere="to one"),
+    composite("HardSwish", lambda x: x * hard_sigmoid(x, alpha=1 / 6), flat="below", sides="bounds", elsewhere="to one",
+              does="x times its hard sigmoid of slope 1/6."),
     unary("Sigmoid", sigmoid, lambda ct, y, x: ct * (y * sym.sigmoid(-x)),  # 1 - y would cancel where y is near 1
           squashes=True, slope=lambda y: y * (1 - y), elsewhere="to one"),
     unary("Softplus", softplus, lambda ct, y, x: ct * sym.sigmoid(x), elsewhere="to one"),
@@ -269,7 +256,7 @@ ACTIVATION: list[Op] = [
        bind=with_axis(-1), sparsity=lines, boxes=box_rules.along("axis"), same_axes=True, squashes=True, cost=5.0,
        elsewhere="to one"),
     composite("Gelu", gelu, elsewhere="to one"),
-    composite("Mish", mish, elsewhere="to one"),
+    composite("Mish", lambda x: x * sym.tanh(sym.softplus(x)), elsewhere="to one", does="x tanh(softplus(x))."),
     composite("Swish", swish, elsewhere="to one"),
     composite("SwiGLU", swiglu),
 ]  # fmt: skip

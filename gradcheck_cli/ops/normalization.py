@@ -10,13 +10,11 @@ import math
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
-from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.graph import Array
 from gradcheck_cli.op import NONZERO, Op, composite, negative_axes, statistics, trained
 
 EPSILON = float(np.float32(1e-5))  # as ONNX stores it
@@ -129,11 +127,6 @@ def mean_variance_normalization(x: Var, *, axes: Sequence[int] = (0, 2, 3)) -> V
     return centered / sym.where(flat, 1, sym.sqrt(sym.where(flat, 1, spread)) + DEVIATION)
 
 
-def bind_mean_variance(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """Metadata with axes counted from the end; by default all but the channels of images."""
-    return negative_axes({"axes": (0, 2, 3), **metadata}, x)
-
-
 def moments(x: Var, axes: Sequence[int]) -> tuple[Var, Var, Var]:
     """The mean over axes, x without it, and the variance."""
     center = sym.mean(x, axes)
@@ -177,5 +170,6 @@ NORMALIZATION: list[Op] = [
               same_axes=True, channels=-1),
     composite("RMSNormalization", rms_normalization, vjp=rms_normalization_vjp, roles=trained(1), channels=-1),
     composite("LpNormalization", lp_normalization, same_axes=True, elsewhere="rough"),
-    composite("MeanVarianceNormalization", mean_variance_normalization, bind=bind_mean_variance, same_axes=True),
+    composite("MeanVarianceNormalization", mean_variance_normalization, same_axes=True,
+              bind=lambda metadata, x: negative_axes({"axes": (0, 2, 3), **metadata}, x)),
 ]  # fmt: skip

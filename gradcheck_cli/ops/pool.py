@@ -137,16 +137,6 @@ def lp_pool_vjp(ct: Var, y: Var, x: Var, *, p: int, **window: Any) -> tuple[Var 
     return (back if p == 1 else back * (x if p == 2 else x ** (p - 1.0)),)
 
 
-def global_average_pool(x: Var) -> Var:
-    """The mean over the spatial axes."""
-    return sym.mean(x, range(2, x.ndim))
-
-
-def global_max_pool(x: Var) -> Var:
-    """The maximum over the spatial axes."""
-    return sym.max(x, range(2, x.ndim))
-
-
 def global_lp_pool(x: Var, *, p: int = 2) -> Var:
     """The p-norm over the spatial axes."""
     if p in (1, 2):
@@ -275,8 +265,10 @@ POOL: list[Op] = [
        sparsity=pool_sparsity, boxes=pool_boxes, space="windows", channels=1),
     Op("LpPool", lp_pool, lp_pool_vjp, trailing, branch=lp_pool_branch, bind=bind_lp_pool, ordered=True,
        sparsity=pool_sparsity, boxes=pool_boxes, space="windows", channels=1),
-    composite("GlobalAveragePool", global_average_pool, space="windows", channels=1, elsewhere="one by one"),
-    composite("GlobalMaxPool", global_max_pool, space="windows", channels=1),
+    composite("GlobalAveragePool", lambda x: sym.mean(x, range(2, x.ndim)), space="windows", channels=1,
+              elsewhere="one by one", does="The mean over the spatial axes."),
+    composite("GlobalMaxPool", lambda x: sym.max(x, range(2, x.ndim)), space="windows", channels=1,
+              does="The maximum over the spatial axes."),
     composite("GlobalLpPool", global_lp_pool, space="windows", elsewhere="one by one"),
     composite("LRN", lrn, space="windows", channels=1, elsewhere="rough"),
     Op("MaxUnpool", max_unpool, max_unpool_vjp, on(0), static={"output_shape": 2}, bind=bind_max_unpool, linear=((0,),),

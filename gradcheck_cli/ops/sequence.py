@@ -16,13 +16,7 @@ from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.graph import TensorType
 from gradcheck_cli.graph.containers import CONTAINERS, Optional, Sequence, described, element, mapped
-from gradcheck_cli.op import Op, as_given, composite, from_end
-from gradcheck_cli.op.batching import Kernel
-
-
-def sequence_empty(*, dtype: Any = np.float32) -> Sequence:
-    """An empty sequence."""
-    return Sequence()
+from gradcheck_cli.op import Op, composite, from_end, on_containers
 
 
 def sequence_construct(*items: Any) -> Sequence:
@@ -53,11 +47,6 @@ def sequence_at(sequence: Any, position: Var) -> Any:
     """The tensor at a position."""
     items = items_of(sequence)
     return mapped(sym.identity, items[_position(position, len(items), len(items) - 1)])
-
-
-def sequence_length(sequence: Any, *, tape: Tape) -> Var:
-    """The number of tensors."""
-    return tape.constant(len(items_of(sequence)), np.int64)
 
 
 def sequence_map(sequence: Any, *others: Any, body: GraphFunction) -> tuple[Sequence, ...]:
@@ -119,11 +108,6 @@ def optional_get_element(value: Any) -> Any:
     return mapped(sym.identity, held)
 
 
-def element_of(value: Any, *, index: int) -> Any:
-    """The element of a sequence, an optional, or a map (all of its values) at a place."""
-    return mapped(sym.identity, element(value, index))
-
-
 def items_of(value: Any) -> tuple[Any, ...]:
     """The elements of a sequence."""
     if not isinstance(value, Sequence):
@@ -157,22 +141,20 @@ def _sizes(split: Any, length: int) -> list[int]:
     return sizes
 
 
-def _own(name: str, forward: Kernel, **more: Any) -> Op:
-    return composite(name, forward, containers=forward, bind=as_given, **more)
-
-
 SEQUENCE: list[Op] = [
-    _own("SequenceEmpty", sequence_empty),
-    _own("SequenceConstruct", sequence_construct),
-    _own("SequenceInsert", sequence_insert),
-    _own("SequenceErase", sequence_erase),
-    _own("SequenceAt", sequence_at),
-    _own("SequenceLength", sequence_length),
-    _own("SequenceMap", sequence_map),
+    on_containers("SequenceEmpty", lambda *, dtype=np.float32: Sequence(), does="An empty sequence."),
+    on_containers("SequenceConstruct", sequence_construct),
+    on_containers("SequenceInsert", sequence_insert),
+    on_containers("SequenceErase", sequence_erase),
+    on_containers("SequenceAt", sequence_at),
+    on_containers("SequenceLength", lambda sequence, *, tape: tape.constant(len(items_of(sequence)), np.int64),
+                  does="The number of tensors."),
+    on_containers("SequenceMap", sequence_map),
     composite("SplitToSequence", split_to_sequence),
-    _own("ConcatFromSequence", concat_from_sequence),
-    _own("Optional", optional),
-    _own("OptionalHasElement", optional_has_element),
-    _own("OptionalGetElement", optional_get_element),
-    _own("Element", element_of, domain="gradcheck"),
-]
+    on_containers("ConcatFromSequence", concat_from_sequence),
+    on_containers("Optional", optional),
+    on_containers("OptionalHasElement", optional_has_element),
+    on_containers("OptionalGetElement", optional_get_element),
+    on_containers("Element", lambda value, *, index: mapped(sym.identity, element(value, index)), domain="gradcheck",
+                  does="The element of a sequence, an optional, or a map (all of its values) at a place."),
+]  # fmt: skip

@@ -76,11 +76,6 @@ def array_feature_extractor(x: Var, indices: Var) -> Var:
     return x.tape.apply("Gather", as_matrix(x), sym.reshape(indices, (-1,)), axis=-1)
 
 
-def binarizer(x: Var, *, threshold: float = 0.0) -> Var:
-    """1 above the threshold, else 0."""
-    return sym.cast(as_number(x) > threshold, x.dtype)
-
-
 def imputer(
     x: Var, *, imputed_value_floats: tuple[float, ...] = (), imputed_value_int64s: tuple[int, ...] = (),
     replaced_value_float: float = 0.0, replaced_value_int64: int = 0,
@@ -120,13 +115,13 @@ def _softmax_zero(x: Var) -> Var:
     return sym.where(empty, 0.5, grown / sym.where(empty, 1, total))
 
 
-def _probit(p: Var) -> Var:
-    """The quantile of the normal distribution, by Winitzki's formula for the inverse of erf."""
+def probit(p: Any, of: Any = sym) -> Any:
+    """The quantile of the normal distribution, by Winitzki's formula for the inverse of erf; `of` is np for arrays."""
     x = p * 2.0 - 1.0
     inside = (1.0 - x) * (1.0 + x)
-    log = sym.log(sym.where(sym.equal(inside, 0), 1, inside))
+    log = of.log(of.where(of.equal(inside, 0), 1, inside))
     v = log * 0.5 + 2.0 / (np.pi * 0.147)
-    return sym.sign(x) * sym.sqrt(sym.sqrt(v * v - log / 0.147) - v) * 1.41421356
+    return of.sign(x) * of.sqrt(of.sqrt(v * v - log / 0.147) - v) * 1.41421356
 
 
 _TRANSFORMS: dict[str, Kernel] = {
@@ -134,7 +129,7 @@ _TRANSFORMS: dict[str, Kernel] = {
     "SOFTMAX": lambda x: x.tape.apply("Softmax", x, axis=-1),
     "LOGISTIC": sym.sigmoid,
     "SOFTMAX_ZERO": _softmax_zero,
-    "PROBIT": _probit,
+    "PROBIT": probit,
 }
 
 
@@ -197,7 +192,8 @@ CLASSIC: list[Op] = [
     _own("LinearRegressor", linear_regressor),
     _own("LinearClassifier", linear_classifier, cuts=counting(0)),
     _own("ArrayFeatureExtractor", array_feature_extractor, integers={1: Along(-1)}),
-    _own("Binarizer", binarizer, cuts=stepping),
+    _own("Binarizer", lambda x, *, threshold=0.0: sym.cast(as_number(x) > threshold, x.dtype), cuts=stepping,
+         does="1 above the threshold, else 0."),
     _own("Imputer", imputer),
     _own("FeatureVectorizer", feature_vectorizer),
-]
+]  # fmt: skip

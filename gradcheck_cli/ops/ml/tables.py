@@ -16,8 +16,7 @@ from gradcheck_cli.autodiff.tape import MAX_STEPS, Var
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.containers import CONTAINERS, Map, Sequence, described
-from gradcheck_cli.op import Op, composite, zero
-from gradcheck_cli.op.batching import Kernel
+from gradcheck_cli.op import Op, composite, on_containers, zero
 from gradcheck_cli.ops.ml.classic import as_matrix
 from gradcheck_cli.ops.shape import checked
 
@@ -202,16 +201,12 @@ def _picked(found: Map, keys: tuple[Any, ...]) -> Var:
     return values.tape.apply("Gather", sym.concat([values, nothing], 0), indices, axis=0)
 
 
-def _own(name: str, forward: Kernel) -> Op:
-    return composite(name, forward, domain=DOMAIN, containers=forward)
-
-
 TABLES: list[Op] = [
     _table_op("LabelEncoder", label_encoder, bind_label_encoder),
     _table_op("CategoryMapper", category_mapper, bind_category_mapper),
     _table_op("OneHotEncoder", one_hot_encoder, bind_one_hot_encoder),
     composite("ZipMap", zip_map, domain=DOMAIN),
-    _own("DictVectorizer", dict_vectorizer),
-    _own("CastMap", cast_map),
+    on_containers("DictVectorizer", dict_vectorizer, domain=DOMAIN),
+    on_containers("CastMap", cast_map, domain=DOMAIN),
     composite("MapConstruct", map_construct, domain="gradcheck"),
 ]

@@ -17,6 +17,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, stepping, zero
 from gradcheck_cli.op.batching import Kernel, trailing
+from gradcheck_cli.ops.ml.classic import probit
 from gradcheck_cli.ops.shape import checked
 
 DOMAIN = "ai.onnx.ml"
@@ -255,7 +256,7 @@ def _transform(scores: Array, name: str) -> Array:
     if name == "LOGISTIC":
         return np.asarray(1 / (1 + np.exp(-scores)))
     if name == "PROBIT":
-        return _probit(scores)
+        return np.asarray(probit(scores, np))
     if name not in ("SOFTMAX", "SOFTMAX_ZERO"):
         return scores
     high = scores.max(axis=1, keepdims=True)
@@ -264,15 +265,6 @@ def _transform(scores: Array, name: str) -> Array:
         grown = np.where(np.abs(scores) > 1e-7, grown, scores * np.exp(-high))
     total = grown.sum(axis=1, keepdims=True)
     return np.where(total == 0, 0.5, grown / np.where(total == 0, 1, total))
-
-
-def _probit(p: Array) -> Array:
-    """Winitzki's formula, as in `classic`."""
-    x = 2 * p - 1
-    inside = (1 - x) * (1 + x)
-    log = np.log(np.where(inside == 0, 1, inside))
-    v = 2 / (np.pi * 0.147) + log / 2
-    return np.asarray(np.sign(x) * np.sqrt(np.sqrt(v * v - log / 0.147) - v) * 1.41421356)
 
 
 def leaves(x: Array, *, forest: Forest) -> Array:

@@ -7,61 +7,57 @@ seen gets a finite bias where onnxruntime has one (`mask_filter_value`), and -in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op, as_given, deciding, quantized, trained
+from gradcheck_cli.op import Op, as_given, attributes_of, deciding, quantized, trained
 from gradcheck_cli.ops.attention import by_heads, product_by_heads, side_by_side
-from gradcheck_cli.ops.onnxruntime.fused import fused
+from gradcheck_cli.ops.onnxruntime.fused import fused, shifted
 from gradcheck_cli.ops.onnxruntime.fused_quantize import matmul_integer_to_float
 
 FILTER = -10000.0
 _QK_NORM_EPSILON = 9.999999974752427e-07
 
 
-def attention(
-    x: Var, weights: Var, bias: Var | None = None, mask_index: Var | None = None, past: Var | None = None,
-    attention_bias: Var | None = None, past_sequence_length: Var | None = None, *, num_heads: int, do_rotary: int = 0,
-    mask_filter_value: float = FILTER, past_present_share_buffer: int = 0, qkv_hidden_sizes: Sequence[int] = (),
-    rotary_embedding_dim: int = 0, scale: float = 0.0, unidirectional: int = 0, n_outputs: int = 1,
+def of_projections(
+    parts: Sequence[Var], mask: Var | None, past: Var | None, bias: Var | None, *, num_heads: int, do_rotary: int = 0,
+    mask_filter_value: float = FILTER, past_present_share_buffer: int = 0, scale: float = 0.0, unidirectional: int = 0,
+    n_outputs: int = 1,
 ) -> tuple[Var, ...]:  # fmt: skip
-    """Attention of projections of x, which one matrix holds side by side; with keys and values as the new past."""
+    """Attention of queries, keys and values behind a past; with all keys and values as the new past, if that is used."""
     _refuse(do_rotary=do_rotary, past_present_share_buffer=past_present_share_buffer)
-    sizes = tuple(qkv_hidden_sizes) or (weights.shape[1] // 3,) * 3
-    projected = sym.matmul(x, weights)
-    parts = sym.split(projected if bias is None else projected + bias, sizes, -1)
-    more = num_heads, mask_filter_value, bool(unidirectional), scale, n_outputs > 1
-    return _of_projections(parts, mask_index, past, attention_bias, *more)
-
-
-def q_attention(
-    x: Var, weights: Var, bias: Var, x_scale: Var, w_scale: Var, mask_index: Var | None = None,
-    x_zero_point: Var | None = None, w_zero_point: Var | None = None, past: Var | None = None, *, num_heads: int,
-    do_rotary: int = 0, mask_filter_value: float = FILTER, past_present_share_buffer: int = 0, scale: float = 0.0,
-    unidirectional: int = 0, n_outputs: int = 1,
-) -> tuple[Var, ...]:  # fmt: skip
-    """Attention of projections that are products of integers."""
-    _refuse(do_rotary=do_rotary, past_present_share_buffer=past_present_share_buffer)
-    projected = matmul_integer_to_float(x, weights, x_scale, w_scale, x_zero_point, w_zero_point, bias)
-    parts = sym.split(projected, (weights.shape[1] // 3,) * 3, -1)
-    more = num_heads, mask_filter_value, bool(unidirectional), scale, n_outputs > 1
-    return _of_projections(parts, mask_index, past, None, *more)
-
-
-def _of_projections(
-    parts: Sequence[Var], mask: Var | None, past: Var | None, bias: Var | None, heads: int, hidden: float,
-    causal: bool, scale: float, kept: bool,
-) -> tuple[Var, ...]:  # fmt: skip
-    """Attention of queries, keys and values behind a past; if `kept`, all keys and values as the new past too."""
-    q, k, v = (by_heads(part, heads) for part in parts)
+    q, k, v = (by_heads(part, num_heads) for part in parts)
     if past is not None:
         k, v = (sym.concat([sym.take(past, i, 0), new], 2) for i, new in enumerate((k, v)))
-    seen = _mask(mask, k.shape, q.shape[2], hidden, q.dtype)
-    y, _ = _attended(q, k, v, [bias, seen, _causal(q, k) if causal else None], scale)
-    return side_by_side(y), *([sym.stack((k, v), 0)] if kept else [])
+    seen = _mask(mask, k.shape, q.shape[2], mask_filter_value, q.dtype)
+    y, _ = _attended(q, k, v, [bias, seen, _causal(q, k) if unidirectional else None], scale)
+    return side_by_side(y), *([sym.stack((k, v), 0)] if n_outputs > 1 else [])
+
+
+@attributes_of(of_projections)
+def attention(
+    x: Var, weights: Var, bias: Var | None = None, mask_index: Var | None = None, past: Var | None = None,
+    attention_bias: Var | None = None, past_sequence_length: Var | None = None, *, qkv_hidden_sizes: Sequence[int] = (),
+    rotary_embedding_dim: int = 0, **heads: Any,
+) -> tuple[Var, ...]:  # fmt: skip
+    """Attention of projections of x, which one matrix holds side by side; with keys and values as the new past."""
+    sizes = tuple(qkv_hidden_sizes) or (weights.shape[1] // 3,) * 3
+    parts = sym.split(shifted(sym.matmul(x, weights), bias), sizes, -1)
+    return of_projections(parts, mask_index, past, attention_bias, **heads)
+
+
+@attributes_of(of_projections)
+def q_attention(
+    x: Var, weights: Var, bias: Var, x_scale: Var, w_scale: Var, mask_index: Var | None = None,
+    x_zero_point: Var | None = None, w_zero_point: Var | None = None, past: Var | None = None, **heads: Any,
+) -> tuple[Var, ...]:  # fmt: skip
+    """Attention of projections that are products of integers."""
+    projected = matmul_integer_to_float(x, weights, x_scale, w_scale, x_zero_point, w_zero_point, bias)
+    return of_projections(sym.split(projected, (weights.shape[1] // 3,) * 3, -1), mask_index, past, None, **heads)
 
 
 def multi_head_attention(
@@ -363,7 +359,7 @@ def _attended(
     scores = product_by_heads(q, sym.swap(k)) * (scale or q.shape[-1] ** -0.5)
     scores = sym.tanh(scores / softcap) * softcap if softcap > 0 else scores
     for bias in biases:
-        scores = scores if bias is None else scores + bias
+        scores = shifted(scores, bias)
     weights = _weights(scores, sink)
     return product_by_heads(weights, v), scores if show_scores else weights
 

@@ -6,7 +6,7 @@ its own here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.graph.containers import CONTAINERS, described
 from gradcheck_cli.graph.containers import Sequence as Tensors
-from gradcheck_cli.op import Op, as_given
-from gradcheck_cli.ops.onnxruntime.fused import fused
+from gradcheck_cli.op import Op, on_containers
+from gradcheck_cli.ops.onnxruntime.fused import DOMAIN, fused
 from gradcheck_cli.ops.sequence import items_of
 
 GUARD = 1e-6  # added to a norm before gradients are divided by it
@@ -59,11 +59,6 @@ def in_place_accumulator_v2(total: Var, value: Var, overwrite: Var | None = None
     value = sym.cast(value, total.dtype)
     more = total + value
     return _done(total.tape), more if overwrite is None else sym.where(sym.reshape(overwrite, ()), value, more)
-
-
-def zero_gradient(total: Var, reset: Var) -> Var:
-    """Zeros."""
-    return sym.zeros_like(total)
 
 
 def clip_grad_norm(gradients: Any, *, max_norm: float = 1.0) -> Tensors:
@@ -152,16 +147,6 @@ def adam_w(
     return _signal(update, count), *(_unless(update, new, old) for new, old in zip(news, olds, strict=True))
 
 
-def group(*xs: Any, tape: Tape) -> Var:
-    """True; it waits for all operands."""
-    return _done(tape)
-
-
-def pass_through(*xs: Var) -> tuple[Var, ...]:
-    """All operands, unchanged."""
-    return tuple(sym.identity(x) for x in xs)
-
-
 def reduce_all_l2(*xs: Var) -> Var:
     """The norm of all entries of all tensors."""
     whole = sym.concat([sym.reshape(sym.identity(x), (x.size,)) for x in xs], 0)
@@ -218,27 +203,23 @@ def _signal(update: Var | None, like: Var) -> Var:
     return _done(like.tape, like.shape) if update is None else sym.reshape(sym.identity(update), like.shape)
 
 
-def _of_sequences(name: str, forward: Callable[..., Any]) -> Op:
-    return fused(name, forward, containers=forward, bind=as_given)
-
-
 TRAINING_STEPS: list[Op] = [
-    _of_sequences("AdamWOptimizer", adam_w),
-    _of_sequences("InplaceClipGradNorm", clip_grad_norm),
-    _of_sequences("SGDOptimizerV2", sgd_of_sequences),
+    on_containers("AdamWOptimizer", adam_w, domain=DOMAIN),
+    on_containers("InplaceClipGradNorm", clip_grad_norm, domain=DOMAIN),
+    on_containers("SGDOptimizerV2", sgd_of_sequences, domain=DOMAIN),
     fused("AdamOptimizer", adam),
     fused("All", all_true),
     fused("BatchScale", batch_scale),
-    fused("Group", group),
+    fused("Group", lambda *xs, tape: _done(tape), does="True; it waits for all operands."),
     fused("InPlaceAccumulator", in_place_accumulator),
     fused("InPlaceAccumulatorV2", in_place_accumulator_v2),
     fused("IsAllFinite", is_all_finite),
     fused("IsFinite", is_finite),
     fused("MixedPrecisionScale", mixed_precision_scale),
-    fused("PassThrough", pass_through),
+    fused("PassThrough", lambda *xs: tuple(map(sym.identity, xs)), does="All operands, unchanged."),
     fused("ReduceAllL2", reduce_all_l2),
     fused("SGDOptimizer", sgd),
     fused("Scale", scale),
     fused("ScaledSum", scaled_sum),
-    fused("ZeroGradient", zero_gradient),
+    fused("ZeroGradient", lambda total, reset: sym.zeros_like(total), does="Zeros."),
 ]
