@@ -40,9 +40,13 @@ from gradcheck_cli.ops.windows import along, counts
 def of_one(function: Callable[..., Var]) -> Callable[..., Var]:
     """A quantized operator of one operand: x with its scale and zero point, then those of y."""
 
-    def forward(x: Var, x_scale: Var, x_zero_point: Var | None, y_scale: Var, y_zero_point: Var | None = None) -> Var:
-        return _coded(function(_decoded(x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
+    @attributes_of(function)
+    def forward(
+        x: Var, x_scale: Var, x_zero_point: Var | None, y_scale: Var, y_zero_point: Var | None = None, **attributes: Any
+    ) -> Var:
+        return _coded(function(_decoded(x, x_scale, x_zero_point), **attributes), y_scale, y_zero_point, x)
 
+    forward.__doc__ = function.__doc__
     return forward
 
 
@@ -57,15 +61,6 @@ def of_two(function: Callable[[Var, Var], Var]) -> Callable[..., Var]:
         return _coded(y, c_scale, c_zero_point, a)
 
     return forward
-
-
-def qlinear_leaky_relu(
-    x: Var, x_scale: Var, x_zero_point: Var | None, y_scale: Var, y_zero_point: Var | None = None, *,
-    alpha: float = LEAK,
-) -> Var:  # fmt: skip
-    """LeakyRelu."""
-    leaky = of_one(lambda v: v.tape.apply("LeakyRelu", v, alpha=alpha))
-    return leaky(x, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
 def qlinear_softmax(
@@ -97,26 +92,21 @@ def qlinear_where(
     return _coded(chosen, z_scale, z_zero_point, x)
 
 
+@of_one
 @attributes_of(average_pool, "dilations")
-def qlinear_average_pool(
-    x: Var, x_scale: Var, x_zero_point: Var | None, y_scale: Var, y_zero_point: Var | None = None, *,
-    channels_last: int = 0, count_include_pad: int = 0, **window: Any,
-) -> Var:  # fmt: skip
+def qlinear_average_pool(x: Var, *, channels_last: int = 0, count_include_pad: int = 0, **window: Any) -> Var:
     """AveragePool, with channels last if `channels_last`.
 
     A window that `ceil_mode` lets reach beyond the padding is divided by its full size if padding counts, as in
     onnxruntime's kernel; the standard's AveragePool leaves out the part beyond.
     """
 
-    def pooled(v: Var) -> Var:
-        mean = v.tape.apply("AveragePool", v, count_include_pad=count_include_pad, **window)
-        if not (count_include_pad and window.get("ceil_mode")):
-            return mean
-        counted = counts(along(v.value, **bind_pool(window, v.value)), 1)
-        return mean * v.tape.constant(counted / math.prod(window["kernel_shape"]), v.dtype)
-
-    average = of_one(lambda v: channels_back(pooled(channels_first(v))) if channels_last else pooled(v))
-    return average(x, x_scale, x_zero_point, y_scale, y_zero_point)
+    x = channels_first(x) if channels_last else x
+    mean = x.tape.apply("AveragePool", x, count_include_pad=count_include_pad, **window)
+    if count_include_pad and window.get("ceil_mode"):
+        counted = counts(along(x.value, **bind_pool(window, x.value)), 1)
+        mean = mean * x.tape.constant(counted / math.prod(window["kernel_shape"]), x.dtype)
+    return channels_back(mean) if channels_last else mean
 
 
 def qlinear_global_average_pool(
@@ -175,11 +165,6 @@ def matmul_integer_to_float(
     """The product of quantized matrices as floats, plus a bias."""
     y = sym.matmul(_less(a, a_zero_point, a_scale), _less(b, b_zero_point, a_scale)) * (a_scale * b_scale)
     return y if bias is None else y + bias
-
-
-def matmul_integer16(a: Var, b: Var) -> Var:
-    """The product of integer matrices, as int32."""
-    return sym.cast(sym.matmul(sym.cast(a, np.float64), sym.cast(b, np.float64)), np.int32)
 
 
 def mul_integer(a: Var, a_zero_point: Var | None, b: Var, b_zero_point: Var | None = None) -> Var:
@@ -378,7 +363,8 @@ def _attending(cell: Cell, back: Var, held: Memory) -> Cell:
 FUSED_QUANTIZE: list[Op] = [
     fused("DynamicQuantizeMatMul", dynamic_quantize_matmul, cuts=rounding_of(0), roles=quantized(2, 3),
           straight="quantizes"),
-    fused("MatMulInteger16", matmul_integer16),
+    fused("MatMulInteger16", lambda a, b: sym.cast(sym.matmul(sym.cast(a, np.float64), sym.cast(b, np.float64)), np.int32),
+          does="The product of integer matrices, as int32."),
     fused("MatMulIntegerToFloat", matmul_integer_to_float, roles=quantized(2, 3, 4, 5)),
     fused("MatMulNBits", matmul_nbits, roles=quantized(2, 3)),
     fused("MulInteger", mul_integer),
@@ -389,7 +375,8 @@ FUSED_QUANTIZE: list[Op] = [
     fused("QLinearConv", qlinear_conv, roles=quantized(1, 2, 4, 5, 6, 7), space="windows", channels=1),
     fused("QLinearConcat", qlinear_concat, bind=as_given),
     fused("QLinearGlobalAveragePool", qlinear_global_average_pool, roles=quantized(1, 2, 3, 4), space="windows"),
-    fused("QLinearLeakyRelu", qlinear_leaky_relu, roles=quantized(1, 2, 3, 4)),
+    fused("QLinearLeakyRelu", of_one(lambda x, *, alpha=LEAK: x.tape.apply("LeakyRelu", x, alpha=alpha)),
+          roles=quantized(1, 2, 3, 4), does="LeakyRelu."),
     fused("QLinearMul", of_two(lambda a, b: a * b), roles=quantized(1, 2, 4, 5, 6, 7)),
     fused("QLinearSigmoid", of_one(sym.sigmoid), roles=quantized(1, 2, 3, 4)),
     fused("QLinearSoftmax", qlinear_softmax, roles=quantized(1, 2, 3, 4)),

@@ -6,7 +6,7 @@ Other operands pass: NGramRepeatBlock lets scores through, except those it forbi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, counting, deciding, zero
+from gradcheck_cli.op import Op, attributes_of, counting, deciding, zero
 from gradcheck_cli.ops.onnxruntime.fused import DOMAIN, fused
 from gradcheck_cli.ops.shape import checked
 from gradcheck_cli.ops.strings import compiled, require_strings
@@ -163,54 +163,6 @@ def _matched(word: str, expression: str) -> list[str]:
     return [match.group(0) for match in compiled(expression).finditer(word) if match.group(0)]
 
 
-def ngram_hash_mapping(
-    ids: Array, multipliers: Array, sizes: Array, past: Array | None = None, offsets: Array | None = None,
-    end: Array | None = None, segments: Array | None = None, *, max_ngram_size: int, n_head_per_ngram: int,
-    pad_id: int, reset_on_eos: int = 0,
-) -> tuple[Array, Array]:  # fmt: skip
-    """Hashes of the n-grams that end at each word, `(N, S, heads)`, and the last words, for the next call."""
-    if ids.ndim != 2:
-        raise ValueError(f"words are (N, S), not {list(ids.shape)}")
-    hashes = Hashes(multipliers, sizes, offsets, end, max_ngram_size, n_head_per_ngram, pad_id, bool(reset_on_eos))
-    whole = np.concatenate([hashes.history(past, len(ids), ids.dtype), ids], axis=1)
-    parts = [None] * len(ids) if segments is None else list(segments)
-    made = [hashes.of(row, hashes.begun(part, None)) for row, part in zip(whole, parts, strict=True)]
-    shape = (*ids.shape, len(sizes))
-    return np.asarray(made, ids.dtype).reshape(shape), whole[:, ids.shape[1] :].copy()
-
-
-def varlen_ngram_hash_mapping(
-    ids: Array, multipliers: Array, sizes: Array, ends: Array, past: Array | None = None,
-    offsets: Array | None = None, end: Array | None = None, segments: Array | None = None,
-    past_segments: Array | None = None, captured: Array | None = None, *, max_ngram_size: int, n_head_per_ngram: int,
-    pad_id: int, reset_on_eos: int = 0, state_update_capacity: int = 0,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """NGramHashMapping of consecutive sequences; also their last words and segments, at the end and on the way."""
-    places = ends.tolist()
-    if ids.ndim != 1 or places[:1] != [0] or places[-1] != len(ids) or any(a >= b for a, b in pairwise(places)):
-        raise ValueError(f"sequences that end at {places} are not {list(ids.shape)} words")
-    if (captured is not None) != (state_update_capacity > 0):
-        raise ValueError("capture_count comes with a positive state_update_capacity, and no other")
-    hashes = Hashes(multipliers, sizes, offsets, end, max_ngram_size, n_head_per_ngram, pad_id, bool(reset_on_eos))
-    count, reach = len(places) - 1, hashes.reach
-    before = hashes.history(past, count, ids.dtype)
-    made, last, spans = [], [], np.zeros((count, reach), np.int32)
-    update = np.full((count, state_update_capacity, reach), pad_id, ids.dtype)
-    for i, (start, stop) in enumerate(pairwise(places)):
-        row = np.concatenate([before[i], ids[start:stop]])
-        part = None if segments is None else segments[start:stop]
-        old = None if past_segments is None else past_segments[i]
-        made.append(hashes.of(row, hashes.begun(part, old)))
-        last.append(row[stop - start :])
-        if part is not None:
-            known = np.full(reach, part[0] if old is None else 0) if old is None else old
-            spans[i] = np.concatenate([known, part])[stop - start :]
-        kept = 0 if captured is None else min(int(captured[i]), stop - start, state_update_capacity)
-        for t in range(kept):
-            update[i, t] = row[t + 1 : t + 1 + reach]
-    return np.concatenate(made), np.asarray(last, ids.dtype), spans, update
-
-
 @dataclass(frozen=True, slots=True)
 class Hashes:
     """Hashes of n-grams of several lengths, with several heads for each, and the words before the first one."""
@@ -219,24 +171,25 @@ class Hashes:
     sizes: Array
     offsets: Array | None
     end: Array | None
-    longest: int
-    heads: int
-    pad: int
-    resets: bool
+    _: KW_ONLY  # attributes of the operators
+    max_ngram_size: int
+    n_head_per_ngram: int
+    pad_id: int
+    reset_on_eos: int = 0
 
     def __post_init__(self) -> None:
-        if self.reach < 1 or self.sizes.shape != (self.reach * self.heads,) or (self.sizes < 1).any():
+        if self.reach < 1 or self.sizes.shape != (self.reach * self.n_head_per_ngram,) or (self.sizes < 1).any():
             raise ValueError("n-grams are of 2 words or more, and each head has a positive size")
 
     @property
     def reach(self) -> int:
         """The number of words that an n-gram looks back."""
-        return self.longest - 1
+        return self.max_ngram_size - 1
 
     @property
     def blank(self) -> int:
         """The word in place of those that are not visible."""
-        return self.pad if self.end is None else int(self.end)
+        return self.pad_id if self.end is None else int(self.end)
 
     def history(self, past: Array | None, count: int, dtype: Any) -> Array:
         """The words before each sequence."""
@@ -257,11 +210,11 @@ class Hashes:
         barred = np.asarray([self._barred(row, begun, place) for place in places.tolist()], np.int64)
         mixed = np.zeros(len(places), row.dtype)
         with np.errstate(over="ignore"):
-            for shift in range(self.longest):
+            for shift in range(self.max_ngram_size):
                 words = np.where(places - shift > barred, row[places - shift], np.asarray(self.blank, row.dtype))
                 mixed = mixed ^ (words * self.multipliers[shift])
                 if shift:
-                    own = slice((shift - 1) * self.heads, shift * self.heads)
+                    own = slice((shift - 1) * self.n_head_per_ngram, shift * self.n_head_per_ngram)
                     codes = mixed[:, None] % self.sizes[own]
                     made.append(codes if self.offsets is None else codes + self.offsets[own])
         return np.concatenate(made, axis=1)
@@ -269,8 +222,56 @@ class Hashes:
     def _barred(self, row: Array, begun: Array, place: int) -> int:
         """The last place that is not visible to an n-gram which ends at `place`."""
         cuts = begun[begun <= place] - 1
-        ends = np.flatnonzero(row[:place] == self.end) if self.resets and self.end is not None else cuts[:0]
+        ends = np.flatnonzero(row[:place] == self.end) if self.reset_on_eos and self.end is not None else cuts[:0]
         return int(max(cuts[-1] if cuts.size else -1, ends[-1] if ends.size else -1))
+
+
+@attributes_of(Hashes)
+def ngram_hash_mapping(
+    ids: Array, multipliers: Array, sizes: Array, past: Array | None = None, offsets: Array | None = None,
+    end: Array | None = None, segments: Array | None = None, **how: int,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Hashes of the n-grams that end at each word, `(N, S, heads)`, and the last words, for the next call."""
+    if ids.ndim != 2:
+        raise ValueError(f"words are (N, S), not {list(ids.shape)}")
+    hashes = Hashes(multipliers, sizes, offsets, end, **how)
+    whole = np.concatenate([hashes.history(past, len(ids), ids.dtype), ids], axis=1)
+    parts = [None] * len(ids) if segments is None else list(segments)
+    made = [hashes.of(row, hashes.begun(part, None)) for row, part in zip(whole, parts, strict=True)]
+    shape = (*ids.shape, len(sizes))
+    return np.asarray(made, ids.dtype).reshape(shape), whole[:, ids.shape[1] :].copy()
+
+
+@attributes_of(Hashes)
+def varlen_ngram_hash_mapping(
+    ids: Array, multipliers: Array, sizes: Array, ends: Array, past: Array | None = None,
+    offsets: Array | None = None, end: Array | None = None, segments: Array | None = None,
+    past_segments: Array | None = None, captured: Array | None = None, *, state_update_capacity: int = 0, **how: int,
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    """NGramHashMapping of consecutive sequences; also their last words and segments, at the end and on the way."""
+    places = ends.tolist()
+    if ids.ndim != 1 or places[:1] != [0] or places[-1] != len(ids) or any(a >= b for a, b in pairwise(places)):
+        raise ValueError(f"sequences that end at {places} are not {list(ids.shape)} words")
+    if (captured is not None) != (state_update_capacity > 0):
+        raise ValueError("capture_count comes with a positive state_update_capacity, and no other")
+    hashes = Hashes(multipliers, sizes, offsets, end, **how)
+    count, reach = len(places) - 1, hashes.reach
+    before = hashes.history(past, count, ids.dtype)
+    made, last, spans = [], [], np.zeros((count, reach), np.int32)
+    update = np.full((count, state_update_capacity, reach), hashes.pad_id, ids.dtype)
+    for i, (start, stop) in enumerate(pairwise(places)):
+        row = np.concatenate([before[i], ids[start:stop]])
+        part = None if segments is None else segments[start:stop]
+        old = None if past_segments is None else past_segments[i]
+        made.append(hashes.of(row, hashes.begun(part, old)))
+        last.append(row[stop - start :])
+        if part is not None:
+            known = np.full(reach, part[0] if old is None else 0) if old is None else old
+            spans[i] = np.concatenate([known, part])[stop - start :]
+        kept = 0 if captured is None else min(int(captured[i]), stop - start, state_update_capacity)
+        for t in range(kept):
+            update[i, t] = row[t + 1 : t + 1 + reach]
+    return np.concatenate(made), np.asarray(last, ids.dtype), spans, update
 
 
 FUSED_TOKENS: list[Op] = [
