@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import Parameter
 from keyword import iskeyword
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -375,29 +375,23 @@ def rounding(attrs: Metadata, operand: int, output: int) -> Cut:
     return "rounds"
 
 
-def rounding_into(*outputs: int) -> Cuts:
-    """`cuts` of a quantizer some of whose outputs are rounded."""
-    return lambda attrs, operand, output: "rounds" if output in outputs else ""
-
-
-def rounding_of(*operands: int) -> Cuts:
-    """`cuts` of an operator that rounds some of its operands."""
-    return lambda attrs, operand, output: "rounds" if operand in operands else ""
-
-
 def stepping(attrs: Metadata, operand: int, output: int) -> Cut:
     """`cuts` of a function with steps, such as a tree, and of sampling."""
     return "steps"
 
 
-def deciding(*operands: int) -> Cuts:
+def deciding(*operands: int, cut: Cut = "decides") -> Cuts:
     """`cuts` of an operator that looks up, selects or is sized by some of its operands."""
-    return lambda attrs, operand, output: "decides" if operand in operands else ""
+    return lambda attrs, operand, output: cut if operand in operands else ""
 
 
-def counting(*outputs: int) -> Cuts:
+def counting(*outputs: int, cut: Cut = "decides") -> Cuts:
     """`cuts` of an operator some of whose outputs are integers or flags."""
-    return lambda attrs, operand, output: "decides" if output in outputs else ""
+    return lambda attrs, operand, output: cut if output in outputs else ""
+
+
+rounding_of = partial(deciding, cut="rounds")  # some operands are rounded
+rounding_into = partial(counting, cut="rounds")  # some outputs are rounded: those of a quantizer
 
 
 def narrowing(attrs: Metadata, operand: int, output: int) -> Cut:

@@ -21,8 +21,9 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.autodiff.trace import names_within
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Graph, Node, is_inexact
+from gradcheck_cli.graph import Graph, Node, TensorType, describe, is_inexact
 from gradcheck_cli.op import DTYPES, Op, Ops, composite, zero
+from gradcheck_cli.op.batching import Kernel
 from gradcheck_cli.ops.quantize import COUNTED, ROUNDED, straight
 from gradcheck_cli.settings import Settings
 
@@ -52,11 +53,8 @@ def carried(node: Node, ops: Ops) -> tuple[str, ...]:
 
 def unrounded(ops: Ops) -> Ops:
     """The operator table with quantizers that do not round: training goes through them as if they did not."""
-    return {
-        **ops,
-        ROUNDED: replace(ops[ROUNDED], forward=straight),
-        COUNTED: replace(ops[COUNTED], forward=identity),
-    }
+    forwards: dict[tuple[str, str], Kernel] = {ROUNDED: straight, COUNTED: identity}
+    return {**ops, **{key: replace(ops[key], forward=forward) for key, forward in forwards.items()}}
 
 
 def through(source: Source, settings: Settings, ops: Ops) -> tuple[Source, Ops]:
@@ -181,12 +179,8 @@ class _Through:
         if target is not None:
             if target.kind != "b" and target.kind != "O":
                 (self.reals if is_inexact(target) else self.wholes).update(outputs)
-        elif self.quantizers and _quantizes(node):
-            codes = _codes(node)
-            self.wholes.update(codes)
-            self.reals.update(n for n in outputs if n not in codes)
-        elif self.quantizers and index in self.bodies:
-            codes = self.codes_out(index)
+        elif self.quantizers and (_quantizes(node) or index in self.bodies):
+            codes = _codes(node) if _quantizes(node) else self.codes_out(index)
             self.wholes.update(codes)
             self.reals.update(n for n in outputs if n not in codes)
         elif not whole or node.op == "DequantizeLinear":
@@ -204,11 +198,9 @@ class _Through:
 
     def codes_in(self, index: int) -> set[str]:
         """Operands of a node with subgraphs that are such integers, and that its bodies compute with."""
-        node = self.original.nodes[index]
-        pairs = [
-            (n, given, body) for body in self.bodies[index].values() for n, given in _handed_in(node, body.original)
-        ]
-        return {n for n, given, body in pairs if n in self.wholes and given in body.used}
+        bodies, node = self.bodies[index].values(), self.original.nodes[index]
+        handed = ((body, *pair) for body in bodies for pair in _handed_in(node, body.original))
+        return {n for body, n, given in handed if n in self.wholes and given in body.used}
 
     def _goes_through(self, node: Node) -> bool:
         """True for a node that rounds, or computes with integers from rounding, if its result is real again further on."""
@@ -260,9 +252,8 @@ class _Through:
     def _inside(self, index: int, node: Node) -> Node:
         """The node with its subgraphs gone through."""
         new = {key: body.graph for key, body in self.bodies.get(index, {}).items()}
-        if all(new[key] is node.attrs[key] for key in new):
-            return node
-        return replace(node, attrs={**node.attrs, **new})
+        same = all(new[key] is node.attrs[key] for key in new)
+        return node if same else replace(node, attrs={**node.attrs, **new})
 
     def _body(self, node: Node, body: Graph) -> _Through:
         declared = {n: body.types[n].dtype if n in body.types else None for n in body.inputs}
@@ -274,8 +265,8 @@ class _Through:
         )  # fmt: skip
 
     def _may_be_real(self, name: str) -> bool:
-        declared = self.original.types.get(name)
-        return declared is None or declared.dtype is None or _is_real(declared.dtype)
+        dtype = self.original.types.get(name, TensorType()).dtype
+        return dtype is None or is_inexact(dtype)
 
 
 def _handed_in(node: Node, body: Graph) -> Iterator[tuple[str, str]]:
@@ -315,11 +306,10 @@ class _Estimated:
         ways = [("takes", self.flow.codes_in(index)), ("hands out", self.flow.codes_out(index) & self.flow.used)]
         for verb, codes in ways if index in self.flow.bodies else ():
             if codes:
-                name = node.name or next((n for n in node.outputs if n), node.op)
                 raise UnsupportedError(
-                    f"node {index} {node.op} {name!r} {verb} {', '.join(map(repr, sorted(codes)))} as integers that stand "
-                    "for real numbers: no straight-through gradient can be written through it. Quantize and dequantize "
-                    "on the same side of it.",
+                    f"{describe(index, node)} {verb} {', '.join(map(repr, sorted(codes)))} as integers that stand for real "
+                    "numbers: no straight-through gradient can be written through it. Quantize and dequantize on the same "
+                    "side of it.",
                     code="GC501",
                 )
 

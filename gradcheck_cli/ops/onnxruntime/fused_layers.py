@@ -20,6 +20,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.op import Op, attributes_of, composite, counting, deciding, either, trained
+from gradcheck_cli.op.batching import Kernel
 from gradcheck_cli.ops.normalization import inverse_rms
 from gradcheck_cli.ops.onnxruntime.fused import channels_back, channels_first, fused
 from gradcheck_cli.ops.recurrent import causal_conv, linear_attention
@@ -296,7 +297,7 @@ def linear_attention_with_window(
         heads = sym.reshape(query, (*lead, q_num_heads, size // q_num_heads))
         given[0] = sym.reshape(sym.repeat(heads, times, 2), (*lead, times * size))
         q_num_heads = kv_num_heads
-    run = partial(linear_attention, q_num_heads=q_num_heads, kv_num_heads=kv_num_heads, scale=scale, **rule)
+    run: Kernel = partial(linear_attention, q_num_heads=q_num_heads, kv_num_heads=kv_num_heads, scale=scale, **rule)
     cuts, ys, states, start = _ends(steps, state_window), list[Var](), list[Var](), 0
     for end in dict.fromkeys([*cuts, steps]):
         q, k, v, *gates = (x and sym.slice(x, (start,), (end,), (1,)) for x in given)

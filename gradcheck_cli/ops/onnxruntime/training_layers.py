@@ -90,7 +90,7 @@ def bitmask_dropout_grad(dy: Var, mask: Var, **how: Any) -> Var:
 def bias_softmax_dropout(
     x: Var, bias: Var, ratio: Var | None = None, *, axis: int = 1, is_inner_broadcast: int = 1,
     seed: int | None = None,
-) -> tuple[Var, Var, Var]:  # fmt: skip
+) -> tuple[Var, ...]:  # fmt: skip
     """BiasSoftmax, then Dropout in training: the result, the mask, and the softmax."""
     shares = bias_softmax(x, bias, axis=axis, is_inner_broadcast=is_inner_broadcast)
     return *dropped(shares, ratio, np.asarray(True), seed), shares
