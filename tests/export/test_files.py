@@ -117,6 +117,16 @@ def test_parameters_may_be_differentiated_by(tmp_path: Path) -> None:
     assert open_session(tmp_path / "g.onnx").run(None, {"x": x})[0].tolist() == [9, 12]
 
 
+def test_a_parameter_may_be_an_output(tmp_path: Path) -> None:
+    text = "g (float[N, 2] x) => (float[N, 2] y) <double[2] w = {2.0, 3.0}> { d = Cast<to = 11>(x) p = Mul(d, w) y = Cast<to = 1>(p) }"
+    loaded = Open("", text, ()).load(tmp_path)
+    [dx] = gc.gradients(loaded["y"], loaded["x"])
+    gc.save(loaded, tmp_path / "g.onnx", ["w", dx.name])  # type: ignore[union-attr]
+    onnx.checker.check_model(tmp_path / "g.onnx", full_check=True)
+    found, _ = open_session(tmp_path / "g.onnx").run(None, {"x": np.float32([[1, 2]])})
+    assert (found.dtype, found.tolist()) == (np.float64, [2, 3])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "double"])
 def test_derivatives_are_in_the_dtype_of_the_model(dtype: str, tmp_path: Path) -> None:
     model = Open("", f"g ({dtype}[N, 3] x) => ({dtype} y) {{ s = Mul(x, x) y = ReduceMean<keepdims = 0>(s) }}", ())

@@ -92,6 +92,19 @@ def test_one_file_is_right_at_every_size(model: Open, kind: Any, tmp_path: Path)
         agree(loaded, outputs, session, settings)
 
 
+def test_an_attribute_that_follows_from_a_size_is_refused_and_written_at_one_size(tmp_path: Path):
+    """Pads of "SAME" by steps: what is lacking of a whole step."""
+    text = """g (float[1, 1, T] x, float[1, 1, 3] w) => (float[1, 1, P] y) {
+         y = Conv<strides = [2], auto_pad = "SAME_UPPER">(x, w) }"""
+    with pytest.raises(UnsupportedError, match="has the attribute 'pads' of ConvTranspose that depends on the size of T"):
+        written(Open("", text, ()).load(tmp_path), tmp_path / "g.onnx")
+    assert not (tmp_path / "g.onnx").exists()
+    for size in (6, 7):
+        loaded = Open("", text.replace("1, T]", f"1, {size}]"), ()).load(tmp_path)
+        _, outputs = written(loaded, tmp_path / f"{size}.onnx")
+        agree(loaded, outputs, open_session(tmp_path / f"{size}.onnx"), Settings(dtype="model"))
+
+
 def model_of(case: Case, axis: int) -> tuple[gc.Model, int]:
     """A model of one node in float32 whose inputs have one open dimension, and the size that it has in the case."""
     (node,) = case.graph.nodes

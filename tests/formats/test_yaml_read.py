@@ -183,9 +183,11 @@ def test_numbers_among_inputs_are_constants(graph_of):
 def test_written_constants_take_names_that_nobody_has(graph_of):
     graph = graph_of("""\
         inputs: {x: {shape: [2]}, y/input1: {shape: [2]}}
-        nodes: [{op: Mul, inputs: [x, 2.5], outputs: [y]}]
+        nodes:
+          - {op: Mul, inputs: [x, 2.5], outputs: [y]}
+          - {op: TopK, inputs: [x, [1]], outputs: ["", places]}
         """)
-    assert graph.nodes[0].inputs == ("x", "y/input1_1")
+    assert [node.inputs[1] for node in graph.nodes] == ["y/input1_1", "places/input1"]
 
 
 def test_constants_take_the_float_type_of_the_graph(graph_of):
