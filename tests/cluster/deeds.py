@@ -24,7 +24,13 @@ def work(job: Job, desk: Desk) -> Iterator[Mapping[str, Any]]:
 
 
 def slays(job: Job, desk: Desk, argument: str) -> Iterator[Mapping[str, Any]]:
-    """Kills the worker that its process is of: child, server, post, worker."""
+    """Kills the worker that its process is of: child, server, post, worker; N times, if told N and a folder for marks."""
+    times, _, folder = argument.partition(" ")
+    if folder:
+        if len(os.listdir(folder)) == int(times):
+            yield made(job.uri)
+            return
+        Path(folder, str(os.getpid())).touch()
     time.sleep(0.5)  # that it began is known by then
     os.kill(_parent(_parent(os.getppid())), signal.SIGKILL)
     time.sleep(600)

@@ -21,6 +21,7 @@ pytest.importorskip("distributed", reason="needs Dask, which is in the extra `da
 from gradcheck_cli.errors import LimitError, UsageError
 from gradcheck_cli.zoo import cluster
 from gradcheck_cli.zoo.job import Job, Limits
+from gradcheck_cli.zoo.parcel import MOST
 from tests.cluster.deeds import WORK
 from tests.zoo import hostile
 from tests.zoo.test_engine import is_gone, until
@@ -169,6 +170,15 @@ def test_a_job_that_kills_its_workers_is_a_record_and_the_others_pass(started: S
 
 
 @pytest.mark.slow
+def test_a_job_whose_workers_are_lost_three_times_may_still_be_done(started: Started, tmp_path: Path) -> None:
+    started.schedule()
+    started.work("--nanny")
+    (tmp_path / "marks").mkdir()
+    [[record]] = run(started.address, [f"slays 3 {tmp_path / 'marks'}"]).values()
+    assert record["status"] == "pass", record
+
+
+@pytest.mark.slow
 def test_a_worker_that_was_thought_dead_and_comes_back_counts_for_nothing(started: Started, tmp_path: Path) -> None:
     started.schedule(DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="4s")
     stopped = started.work()
@@ -270,6 +280,38 @@ def test_files_that_a_worker_does_not_see_are_sent_along(two: Started) -> None:
     assert records[0]["path"] == path  # where it was laid out is nobody's business
     [records] = run(two.address, ["reads here.txt"], files=("here.txt",)).values()
     assert (records[0]["message"], records[0]["path"]) == ("it says so", os.path.abspath("here.txt"))
+
+
+@pytest.mark.slow
+def test_files_that_are_too_large_to_be_sent_are_one_record(two: Started) -> None:
+    with open("here.bin", "wb") as file:
+        file.truncate(MOST + 1)
+    path = "/proc/self/cwd/here.bin"
+    [[record]] = run(two.address, [f"reads {path}"], files=(path,)).values()
+    assert (record["status"], record["code"]) == ("limit", "GC602")
+    assert record["message"].startswith("its files take ")
+
+
+@pytest.mark.slow
+def test_a_worker_that_comes_later_and_differs_ends_the_run(started: Started) -> None:
+    started.schedule()
+    started.work()
+
+    def hear(name: str) -> None:
+        if len(started.processes) == 2:
+            started.work(GRADCHECK_KERNELS="numpy")
+
+    with pytest.raises(UsageError, match=r"worker tcp\S+ is not like this machine: kernels numpy \(here native\)$"):
+        run(started.address, ["right 0.3"] * 200, hear)
+
+
+def test_an_error_without_words_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(**_: Any) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr("distributed.Client", silent)
+    with pytest.raises(UsageError, match=r"no Dask scheduler answers at tcp://127.0.0.1:9: TimeoutError$"):
+        run("tcp://127.0.0.1:9", ["right"])
 
 
 @pytest.mark.one_in(9)

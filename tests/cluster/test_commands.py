@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,17 @@ def test_a_jacobian_in_parts_has_the_same_record_by_any_number_of_workers(folder
         assert [one[n] for n in ("id", "status", "entries", "worst")] == [
             other[n] for n in ("id", "status", "entries", "worst")
         ]
+
+
+@pytest.mark.slow
+def test_workers_that_declare_no_memory_compare_parts_too(folder: Path) -> None:
+    (folder / "cluster").mkdir()
+    with ExitStack() as stack:
+        stack.callback((made := Started(folder / "cluster")).end)
+        made.schedule()
+        made.work(memory="")
+        code, _, err = run("models/mlp.onnx", "--dask", made.address)
+    assert code == 0, err
 
 
 @pytest.mark.slow

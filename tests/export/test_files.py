@@ -118,7 +118,10 @@ def test_parameters_may_be_differentiated_by(tmp_path: Path) -> None:
 
 
 def test_a_parameter_may_be_an_output(tmp_path: Path) -> None:
-    text = "g (float[N, 2] x) => (float[N, 2] y) <double[2] w = {2.0, 3.0}> { d = Cast<to = 11>(x) p = Mul(d, w) y = Cast<to = 1>(p) }"
+    text = """g (float[N, 2] x) => (double[N, 2] y) <double[2] w = {2.0, 3.0}> {
+        d = Cast<to = 11>(x)
+        y = Mul(d, w)
+    }"""
     loaded = Open("", text, ()).load(tmp_path)
     [dx] = gc.gradients(loaded["y"], loaded["x"])
     gc.save(loaded, tmp_path / "g.onnx", ["w", dx.name])  # type: ignore[union-attr]

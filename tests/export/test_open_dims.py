@@ -96,7 +96,9 @@ def test_an_attribute_that_follows_from_a_size_is_refused_and_written_at_one_siz
     """Pads of "SAME" by steps: what is lacking of a whole step."""
     text = """g (float[1, 1, T] x, float[1, 1, 3] w) => (float[1, 1, P] y) {
          y = Conv<strides = [2], auto_pad = "SAME_UPPER">(x, w) }"""
-    with pytest.raises(UnsupportedError, match="has the attribute 'pads' of ConvTranspose that depends on the size of T"):
+    with pytest.raises(
+        UnsupportedError, match="has the attribute 'pads' of ConvTranspose that depends on the size of T"
+    ):
         written(Open("", text, ()).load(tmp_path), tmp_path / "g.onnx")
     assert not (tmp_path / "g.onnx").exists()
     for size in (6, 7):
