@@ -23,7 +23,7 @@ from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.engine.rounding import RandomRounding, factors
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.op.batching import Kernel, elementwise, trailing
+from gradcheck_cli.op.batching import Kernel, elementwise, takes_stacks
 from gradcheck_cli.op.box_rules import Restricted, same_place
 from gradcheck_cli.op.boxes import BoxStack, Shape, Stack, dense
 from gradcheck_cli.op.fusion import Formula, expressed, segments, total
@@ -348,9 +348,7 @@ class Prepared:
 
     def __init__(self, values: TapeValues, step: Step, moving: Sequence[bool], outputs: Collection[str]) -> None:
         self.values, self.step, self.moving, self.outputs = values, step, moving, frozenset(outputs)
-        ranks = [values.like(n).ndim if n else 0 for n in step.operands]
-        full = all(rank == max(ranks) for rank, moves in zip(ranks, moving, strict=True) if moves)
-        self.direct = step.op.batching is trailing or (step.op.batching is elementwise and full)
+        self.direct = takes_stacks(step.op.batching, [values.like(n).ndim if n else 0 for n in step.operands], moving)
 
     def named(self, made: Any) -> dict[str, Any]:
         """The results that carry tangents, by name."""

@@ -27,7 +27,7 @@ from gradcheck_cli.engine.rounding import RandomRounding, coarsened, factors, ro
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, between, is_inexact
 from gradcheck_cli.op import bind, boxes
-from gradcheck_cli.op.batching import Kernel, Ragged, elementwise, loop, shape_only, trailing
+from gradcheck_cli.op.batching import Kernel, Ragged, elementwise, loop, shape_only, takes_stacks
 from gradcheck_cli.op.box_rules import VALUES, Restricted
 from gradcheck_cli.op.boxes import BoxStack, Crowded, Stack, as_stack, dense, filled, in_any_entry, part, taken, windows
 from gradcheck_cli.op.fusion import Formula, FusedSteps, expressed, segments
@@ -183,9 +183,8 @@ def _ready(
         not is_inexact(dtype) for name, dtype, _ in results if name
     )
     operands = tuple((n, n in reached) for n in step.operands)
-    rank = max((like[n].ndim for n in step.operands if n), default=0)
-    full = all(like[n].ndim == rank for n, probed in operands if probed)
-    direct = step.op.batching is trailing or (step.op.batching is elementwise and full)
+    ranks = [like[n].ndim if n else 0 for n in step.operands]
+    direct = takes_stacks(step.op.batching, ranks, [probed for _, probed in operands])
     return Planned(results, dies, index, step, operands, direct, any(n in reached for n in step.statics), decides)
 
 

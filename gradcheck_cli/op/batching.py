@@ -7,6 +7,7 @@ axes from the end, so that a leading axis moves nothing.  Every rule gives what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -58,14 +59,32 @@ def shaped(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata:
     return kernel(raised(x, len(shape)), **{**metadata, "shape": (len(x), *shape)})
 
 
+@dataclass(frozen=True, slots=True)
+class On:
+    """A rule for the case that only the operands `allowed` are probed; else `loop`."""
+
+    allowed: frozenset[int]
+    rule: BatchingRule
+
+    def holds(self, probed: Sequence[bool]) -> bool:
+        """True if no other operand is probed."""
+        return all(i in self.allowed for i, p in enumerate(probed) if p)
+
+    def __call__(self, kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
+        return (self.rule if self.holds(probed) else loop)(kernel, operands, probed, metadata)
+
+
 def on(*allowed: int, rule: BatchingRule = trailing) -> BatchingRule:
     """`rule` if only the operands `allowed` are probed, else `loop`."""
+    return On(frozenset(allowed), rule)
 
-    def batched(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
-        known = all(i in allowed for i, p in enumerate(probed) if p)
-        return (rule if known else loop)(kernel, operands, probed, metadata)
 
-    return batched
+def takes_stacks(rule: BatchingRule, ranks: Sequence[int], probed: Sequence[bool]) -> bool:
+    """True if all that a rule does for operands of these ranks is to call the kernel, which takes stacks as they are."""
+    if isinstance(rule, On):
+        return rule.holds(probed) and takes_stacks(rule.rule, ranks, probed)
+    full = all(rank == max(ranks) for rank, p in zip(ranks, probed, strict=True) if p)
+    return rule is trailing or (rule is elementwise and full)
 
 
 def shape_only(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:

@@ -46,16 +46,11 @@ class Computation:
     results: int
     hidden: int
 
-    def natively(self, arrays: Sequence[Array], shape: Shape) -> list[Array] | None:
-        """The results, of a shape over which arrays broadcast, by the compiled kernel; None where it cannot run."""
-        return native.fused(self.code, [*arrays, *self.constants], shape, self.results, self.hidden)
-
     def run(self, arrays: Mapping[str, Array], shape: Shape) -> list[Array]:
         """The results, of a shape over which arrays broadcast."""
-        given = [arrays[name] for name in self.operands]
-        if (made := self.natively(given, shape)) is not None:
-            return made
-        return native.by_numpy(self.code, [*given, *self.constants], shape, self.results, self.hidden)
+        given = [*(arrays[name] for name in self.operands), *self.constants]
+        made = native.fused(self.code, given, shape, self.results, self.hidden)
+        return native.by_numpy(self.code, given, shape, self.results, self.hidden) if made is None else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,9 @@ class FusedSteps:
             if stack.shape != (count, *shape):
                 return None
             stacks.append(raised(stack, rank) if len(shape) < rank else stack)
-        made = self.computation.natively(stacks, (count, *self.shape))
+        code = self.computation
+        stacks.extend(code.constants)
+        made = native.fused(code.code, stacks, (count, *self.shape), code.results, code.hidden)
         return None if made is None else dict(zip(self.results, made, strict=True))
 
 
