@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,12 +81,16 @@ def _hosted(case: Case, seed: int, skip: bool, span: float) -> Host | None:
             _operand(add, rng, name, value, span)
         else:
             add.constants[name] = value
-    inner = case.graph
-    add.nodes.extend(inner.nodes)
+    inner, own = case.graph, {"y": "y of the case"}  # y is that of the model
+    add.nodes.extend(
+        replace(n, inputs=tuple(own.get(i, i) for i in n.inputs), outputs=tuple(own.get(o, o) for o in n.outputs))
+        for n in inner.nodes
+    )
     add.constants.update(inner.constants)
-    ready = Graph(("x",), inner.outputs, tuple(add.nodes), add.constants)
+    made = [own.get(y, y) for y in case.outputs]
+    ready = Graph(("x",), tuple(own.get(y, y) for y in inner.outputs), tuple(add.nodes), add.constants)
     tape = trace(ready, {"x": x}, ops=OPS)
-    outputs = [y for y in case.outputs if y in tape.named and inexact(tape.named[y]) and tape.named[y].value.size]
+    outputs = [y for y in made if y in tape.named and inexact(tape.named[y]) and tape.named[y].value.size]
     if not floats or not outputs:
         return None
     _head(add, rng, {y: tape.named[y].value for y in outputs}, skip)

@@ -104,9 +104,12 @@ def of_rule(made: Host, key: Key, kinds: Mapping[str, Any], make: Callable[..., 
 
 
 def mutant(fault: str, made: Host, ops: Ops, key: Key, right: np.ndarray, **more: Any) -> Score:
-    """The score of a wrong table; `right` is the Jacobian that the right one gives."""
+    """The score of a wrong table; `right` is the Jacobian that the right one gives.
+
+    An operator that computes with rules, Gradient, may have no value left: that is no gradient to judge.
+    """
     score = Score(fault, key[1], made.name, made.seed, "mutant", "no fault")
-    if difference(jacobian(made, ops), right) < LEAST:
+    if difference(jacobian(made, ops), right) < LEAST or not has_values(made, ops):
         return score
     record = checked(made, ops, **more)
     outcome = {"fail": "caught", "pass": "missed"}.get(record.status, record.status)
@@ -141,6 +144,13 @@ def jacobian(made: Host, ops: Ops, y: str = "y") -> np.ndarray:
     with np.errstate(all="ignore"):
         tape = trace(made.model.graph, {"x": made.x}, ops=ops, seed=made.seed)
         return Backward(tape, tape.named[y].name, [tape.named["x"].name]).jacobians(Budget(2**30, 1))[0]
+
+
+def has_values(made: Host, ops: Ops) -> bool:
+    """True if y is finite by the kernels and rules of a table."""
+    with np.errstate(all="ignore"):
+        tape = trace(made.model.graph, {"x": made.x}, ops=ops, seed=made.seed, targets=["y"])
+    return bool(np.isfinite(tape.named["y"].value).all())
 
 
 def difference(wrong: np.ndarray, right: np.ndarray) -> float:
