@@ -295,9 +295,7 @@ def selecting(flow: Flow, inputs: Collection[str], every: Iterable[str], ys: Ite
 
 
 class Selecting:
-    """Decides which tensors only select, on the way to ys; `inputs` and `others` take part, and `inputs` are not asked
-    about.
-    """
+    """Decides which of `others` only select, on the way to ys; `inputs` take part and are not asked about."""
 
     def __init__(self, flow: Flow, inputs: Iterable[str], others: Iterable[str], ys: Iterable[str]) -> None:
         self.flow, self.inputs, self.others = flow, {*inputs}, {*others}

@@ -69,11 +69,6 @@ def smaller(a: Array, b: Array) -> Array:
     return np.where(a.real <= b.real, a, b)
 
 
-def shift(x: Array, y: Array, *, direction: str) -> Array:
-    """Bits shifted to the LEFT or RIGHT."""
-    return (np.left_shift if direction == "LEFT" else np.right_shift)(x, y)
-
-
 def folded(kernel: Kernel) -> Kernel:
     """A kernel of any number of operands from one of two."""
     return lambda *xs: reduce(kernel, xs)
@@ -109,11 +104,6 @@ def divide_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var | None]:
 def mean(*xs: Array) -> Array:
     """The mean of the operands."""
     return (reduce(np.add, xs) / np.asarray(len(xs), xs[0].dtype)).astype(xs[0].dtype, copy=False)
-
-
-def where(condition: Array, x: Array, y: Array) -> Array:
-    """x where the condition holds, else y."""
-    return np.where(condition, x, y)
 
 
 def bit_cast(x: Array, *, to: Any) -> Array:
@@ -167,8 +157,9 @@ BINARY: list[Op] = [
            flat="larger", sides="winners"),
     binary("Min", folded(np.minimum), extremum_vjp, step=folded(smaller), branch=winner(np.minimum), ordered=True,
            sides="winners"),
-    binary("Where", where, lambda ct, z, at, x, y: (None, sym.where(at, ct, 0), sym.where(at, 0, ct)),
-           linear=((1,), (2,)), cuts=deciding(0), like=1, moves="either", bends=((0,),), sides="condition"),
+    binary("Where", lambda at, x, y: np.where(at, x, y),
+           lambda ct, z, at, x, y: (None, sym.where(at, ct, 0), sym.where(at, 0, ct)), linear=((1,), (2,)), like=1,
+           cuts=deciding(0), moves="either", bends=((0,),), sides="condition", does="x where the condition holds, else y."),
     binary("Equal", np.equal, integral=(0,), sides="compares"),
     binary("Less", np.less, ordered=True, integral=(0,), sides="compares"),
     binary("LessOrEqual", np.less_equal, ordered=True, integral=(0,), sides="compares"),
@@ -180,6 +171,7 @@ BINARY: list[Op] = [
     binary("BitwiseAnd", np.bitwise_and),
     binary("BitwiseOr", np.bitwise_or),
     binary("BitwiseXor", np.bitwise_xor),
-    binary("BitShift", shift),
+    binary("BitShift", lambda x, y, *, direction: (np.left_shift if direction == "LEFT" else np.right_shift)(x, y),
+           does="Bits shifted to the LEFT or RIGHT."),
     binary("BitCast", bit_cast, bit_cast_vjp, stored=True, analytic=False),
 ]  # fmt: skip

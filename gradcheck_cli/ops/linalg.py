@@ -16,7 +16,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op
-from gradcheck_cli.op.batching import trailing
+from gradcheck_cli.op.batching import Kernel, trailing
 from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.index import scatter_back
 
@@ -24,9 +24,13 @@ DOMAIN = "gradcheck"
 FEW, MOST = 1 << 22, 1 << 27  # entries of all minors: preferred up to FEW, possible up to MOST
 
 
-def det(x: Array) -> Array:
-    """Determinants of the matrices in the last two axes."""
-    return np.asarray(np.linalg.det(_wide(x))).astype(x.dtype, copy=False)
+def _in_floats(function: Kernel) -> Kernel:
+    """A function of LAPACK, which knows no narrower dtype than float32, on the matrices in the last two axes."""
+    return lambda x: np.asarray(function(_wide(x))).astype(x.dtype, copy=False)
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.result_type(x.dtype, np.float32), copy=False)
 
 
 def bind_square(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
@@ -118,21 +122,13 @@ def cofactors_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
     return (scatter_back(rows, others, x.shape, lead),)
 
 
-def inverse(x: Array) -> Array:
-    """Inverses of the matrices in the last two axes."""
-    return np.asarray(np.linalg.inv(_wide(x))).astype(x.dtype, copy=False)
-
-
-def _wide(x: Array) -> Array:
-    """x in a dtype of LAPACK."""
-    return x.astype(np.result_type(x.dtype, np.float32), copy=False)
-
-
 LINALG: list[Op] = [
-    Op("Det", det, lambda ct, y, x: (sym.unsqueeze(ct, (-2, -1)) * cofactors(x),), trailing, bind=bind_square,
-       sparsity=along(-2, -1), backward_stable=True),
+    Op("Det", _in_floats(np.linalg.det), lambda ct, y, x: (sym.unsqueeze(ct, (-2, -1)) * cofactors(x),), trailing,
+       bind=bind_square, sparsity=along(-2, -1), backward_stable=True,
+       does="Determinants of the matrices in the last two axes."),
     Op("Cofactors", cofactors_by_singular_values, cofactors_vjp, trailing, domain=DOMAIN,
        step=cofactors_near_real, bind=bind_square, sparsity=along(-2, -1), backward_stable=True),
-    Op("Inverse", inverse, lambda ct, y, x: (-sym.matmul(sym.matmul(sym.swap(y), ct), sym.swap(y)),), trailing,
-       domain="com.microsoft", bind=bind_square, sparsity=along(-2, -1), backward_stable=True),
+    Op("Inverse", _in_floats(np.linalg.inv), lambda ct, y, x: (-sym.matmul(sym.matmul(sym.swap(y), ct), sym.swap(y)),),
+       trailing, domain="com.microsoft", bind=bind_square, sparsity=along(-2, -1), backward_stable=True,
+       does="Inverses of the matrices in the last two axes."),
 ]  # fmt: skip

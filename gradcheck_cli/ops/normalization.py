@@ -74,13 +74,7 @@ def layer_normalization(
 
 
 def layer_normalization_vjp(
-    cts: Sequence[Var | None],
-    ans: Sequence[Var],
-    x: Var,
-    scale: Var,
-    *b: Var | None,
-    axis: int = -1,
-    epsilon: float = EPSILON,
+    cts: Sequence[Var | None], ans: Sequence[Var], x: Var, scale: Var, *b: Var | None, axis: int = -1, **epsilon: float
 ) -> tuple[Var | None, ...]:
     """ct_x through the normalized values and, if they are used, through the statistics."""
     axes = range(axis, 0)

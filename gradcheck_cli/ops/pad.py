@@ -179,11 +179,6 @@ def center_crop_pad(x: Var, *, shape: tuple[int, ...], axes: tuple[int, ...] | N
     return sym.pad(x, pads)
 
 
-def tile(x: Array, *, repeats: tuple[int, ...]) -> Array:
-    """x repeated along each axis."""
-    return np.tile(x, repeats)
-
-
 def bind_tile(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """Metadata with one number of repeats for each axis."""
     repeats = as_tuple(metadata["repeats"])
@@ -201,11 +196,6 @@ def tile_vjp(ct: Var, y: Var, x: Var, *, repeats: tuple[int, ...]) -> tuple[Var]
     return (sym.sum(split, range(0, 2 * x.ndim, 2), keepdims=False),)
 
 
-def trilu(x: Array, *, k: int = 0, upper: int = 1) -> Array:
-    """Matrices with zeros below (upper) or above diagonal k."""
-    return (np.triu if upper else np.tril)(x, k)
-
-
 def bind_trilu(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """Metadata with the diagonal as a number within the matrix."""
     if x.ndim < 2:
@@ -221,8 +211,10 @@ PAD: list[Op] = [
     Op("Pad", pad, pad_vjp, pad_stack, static={"pads": 1, "axes": 3}, bind=bind_pad, linear="each", sparsity=moved,
        same_axes=True),
     composite("CenterCropPad", center_crop_pad, static={"shape": 1}),
-    Op("Tile", tile, tile_vjp, on(0), static={"repeats": 1}, bind=bind_tile, linear="each", sparsity=moved,
-       integers={1: (1, 2)}, moves="all"),
-    Op("Trilu", trilu, lambda ct, y, x, k, upper: (ct.tape.apply("Trilu", ct, np.asarray(k, np.int64), upper=upper),),
-       on(0), static={"k": 1}, bind=bind_trilu, linear="each", sparsity=moved),
+    Op("Tile", lambda x, *, repeats: np.tile(x, repeats), tile_vjp, on(0), static={"repeats": 1}, bind=bind_tile,
+       linear="each", sparsity=moved, integers={1: (1, 2)}, moves="all", does="x repeated along each axis."),
+    Op("Trilu", lambda x, *, k=0, upper=1: (np.triu if upper else np.tril)(x, k),
+       lambda ct, y, x, k, upper: (ct.tape.apply("Trilu", ct, np.asarray(k, np.int64), upper=upper),),
+       on(0), static={"k": 1}, bind=bind_trilu, linear="each", sparsity=moved,
+       does="Matrices with zeros below (upper) or above diagonal k."),
 ]  # fmt: skip

@@ -158,18 +158,9 @@ def lrn(x: Var, *, size: int, alpha: float = ALPHA, beta: float = 0.75, bias: fl
     return x * (means * alpha + bias) ** -beta
 
 
-def max_unpool(
-    x: Array,
-    index: Array,
-    *,
-    kernel_shape: Ints,
-    output_shape: tuple[int, ...] | None = None,
-    pads: Ints = (),
-    strides: Ints = (),
-    shape: tuple[int, ...] = (),
-) -> Array:
+@attributes_of(along, "auto_pad", "ceil_mode", "dilations")
+def max_unpool(x: Array, index: Array, *, output_shape: Ints = (), shape: Ints = (), **window: Ints) -> Array:
     """x put at flat positions into zeros of `shape`, with zeros behind; the last one of several at one position."""
-    assert output_shape is not None
     lead, size = x.shape[: x.ndim - len(shape)], math.prod(shape)
     if index.size and not (-size <= index.min() and index.max() < size):
         raise IndexError(f"I has an index outside of {list(shape)}")

@@ -128,11 +128,6 @@ def straight(x: Var, zero_point: Var | None = None, *, dtype: Any, saturate: int
     return sym.clip(x, -largest, largest) if saturate else x
 
 
-def counted(x: Var) -> Var:
-    """Sums of products of integers as int32."""
-    return sym.cast(x, np.int32)
-
-
 def _counted(x: Var) -> Var:
     return sym.custom("Counted", x)
 
@@ -204,7 +199,8 @@ def to_power_of_two(x: Array, *, saturate: int, round_mode: str) -> Array:
 
 QUANTIZE: list[Op] = [
     composite("Rounded", rounded, domain="gradcheck"),
-    composite("Counted", counted, domain="gradcheck"),
+    composite("Counted", lambda x: sym.cast(x, np.int32), domain="gradcheck",
+              does="Sums of products of integers as int32."),
     composite("QuantizeLinear", quantize, bind=bind_axis, cuts=rounding, roles=quantized(1, 2), same_axes=True,
               straight="quantizes"),
     composite("DequantizeLinear", dequantize, bind=bind_axis, roles=quantized(1, 2), like=None, same_axes=True),

@@ -136,12 +136,11 @@ class RecurrentLayer:
 
     def sequence(self, runs: Sequence[Any]) -> Var:
         """The output Y of hidden states by direction and step."""
-        if not self.steps:
-            shape = (self.batch, 0) if self.layout else (0,)
-            tail = (self.directions, self.hidden) if self.layout else (self.directions, self.batch, self.hidden)
-            return sym.full(self.x.tape, (*shape, *tail), 0, self.x.dtype)
-        sides = [sym.reshape(sym.concat(ys, 0), (self.steps, 1, self.batch, self.hidden)) for ys in runs]
-        y = sym.concat(sides, 1)
+        shape = self.steps, 1, self.batch, self.hidden
+        if self.steps:
+            y = sym.concat([sym.reshape(sym.concat(ys, 0), shape) for ys in runs], 1)
+        else:
+            y = sym.full(self.x.tape, (0, self.directions, *shape[2:]), 0, self.x.dtype)
         return sym.transpose(y, (2, 0, 1, 3)) if self.layout else y
 
     def final(self, states: Sequence[Var]) -> Var:

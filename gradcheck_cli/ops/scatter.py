@@ -153,9 +153,7 @@ def _known(metadata: dict[str, Any]) -> str:
 
 
 def scatter_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
-    """The batching rule: data and updates both get the probe axis; if the indices have it too, it is one more axis of
-    the data.
-    """
+    """The batching rule: data and updates both get the probe axis; with probed indices it is one more axis of the data."""
     # the branch of an extremum numbers the updates of one probe
     if probed[1] and metadata["reduction"] in ("max", "min"):
         return loop(kernel, operands, probed, metadata)

@@ -179,11 +179,6 @@ def shape_of(x: Array, *, start: int = 0, end: int | None = None) -> Array:
     return np.asarray(x.shape[slice(start, end)], np.int64)
 
 
-def size(x: Array) -> Array:
-    """The number of entries."""
-    return np.asarray(x.size, np.int64)
-
-
 def cast(x: Array, *, to: Any, saturate: int = 1, round_mode: str = "up") -> Array:
     """x in another dtype."""
     if object in (x.dtype, to):
@@ -295,7 +290,8 @@ SHAPE: list[Op] = [
     Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), on(0), linear=((0,),), sparsity=first,
        cuts=deciding(1), like=1, moves="all", same_axes=True, straight="rounds"),
     Op("Shape", shape_of, zero, shape_only, integral=(0,), sized_by=None),
-    Op("Size", size, zero, shape_only, integral=(0,), sized_by=None),
+    Op("Size", lambda x: np.asarray(x.size, np.int64), zero, shape_only, integral=(0,), sized_by=None,
+       does="The number of entries."),
     Op("ConstantOfShape", constant_of_shape, zero, static={"shape": 0}, integers={0: (2, 3)}, like=None),
     Op("EyeLike", eye_like, zero, shape_only),
     composite("DepthToSpace", depth_to_space, space="windows"),

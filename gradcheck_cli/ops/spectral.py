@@ -88,9 +88,7 @@ def dft(x: Array, *, dft_length: int = 0, axis: int = -2, inverse: int = 0, ones
 
 
 def bind_dft(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
-    """Metadata with the axis counted from the end and the number of points; ModelError for a last axis that does not
-    fit.
-    """
+    """Metadata with the axis counted from the end and the number of points; ModelError if the last axis does not fit."""
     inverse, onesided = (int(bool(metadata.get(k, 0))) for k in ("inverse", "onesided"))
     axis = from_end(int(scalar(metadata.get("axis", -2))), x.ndim)
     if x.ndim < 2 or axis == -1:
@@ -107,9 +105,7 @@ def bind_dft(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def dft_vjp(ct: Var, y: Var, x: Var, *, dft_length: int, axis: int, inverse: int, onesided: int) -> tuple[Var]:
-    """The transform of ct the other way.  An entry of half a spectrum that stands for a pair (not 0 and N / 2) counts
-    twice.
-    """
+    """The transform of ct the other way; entries of half a spectrum that stand for a pair (not 0, N / 2) count twice."""
     back = _dft(ct, dft_length, axis, inverse=1 - inverse, onesided=inverse * onesided)
     back = back / float(dft_length) if inverse else back * float(dft_length)
     if inverse and onesided:

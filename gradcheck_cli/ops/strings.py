@@ -24,11 +24,6 @@ Gram: TypeAlias = tuple[Any, ...]
 _MODES = ("TF", "IDF", "TFIDF")
 
 
-def string_concat(x: Array, y: Array) -> Array:
-    """The strings of x followed by those of y."""
-    return np.asarray(require_strings(x) + require_strings(y), object)
-
-
 def string_normalizer(
     x: Array, *, case_change_action: str = "NONE", is_case_sensitive: int = 0, locale: str = "",
     stopwords: tuple[str, ...] = (),
@@ -145,9 +140,10 @@ def _pool(starts: tuple[int, ...], pool: tuple[Any, ...]) -> tuple[Gram, ...]:
 
 
 STRINGS: list[Op] = [
-    Op("StringConcat", string_concat, zero, elementwise),
+    Op("StringConcat", lambda x, y: np.asarray(require_strings(x) + require_strings(y), object), zero, elementwise,
+       does="The strings of x followed by those of y."),
     Op("StringNormalizer", string_normalizer, zero),
     Op("StringSplit", string_split, zero, many=True, sized_by=(0,)),
     Op("RegexFullMatch", regex_full_match, zero),
     Op("TfIdfVectorizer", tf_idf_vectorizer, zero),
-]
+]  # fmt: skip

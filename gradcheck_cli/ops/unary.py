@@ -134,11 +134,6 @@ def tanh_vjp(ct: Var, y: Var, x: Var) -> Var:
     return ct * (sym.sigmoid(2.0 * x) * sym.sigmoid(-2.0 * x) * 4.0)
 
 
-def sign(x: Array) -> Array:
-    """-1, 0 or 1; NaN stays NaN."""
-    return np.sign(x)
-
-
 def round_even(x: Array) -> Array:
     """x rounded to the nearest integer, halves to the even one."""
     return np.rint(x).astype(x.dtype, copy=False)
@@ -182,7 +177,7 @@ UNARY: list[Op] = [
     _stepwise("Floor", np.floor, np.floor, straight="rounds"),
     _stepwise("Ceil", np.ceil, np.ceil, straight="rounds"),
     _stepwise("Round", round_even, np.rint, straight="rounds"),
-    _stepwise("Sign", sign, np.sign),
+    _stepwise("Sign", np.sign, np.sign, does="-1, 0 or 1; NaN stays NaN."),
     unary("IsNaN", np.isnan, integral=(0,)),
     unary("IsInf", is_inf, integral=(0,)),
     unary("Not", np.logical_not, integral=(0,)),

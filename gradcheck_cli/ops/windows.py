@@ -6,7 +6,7 @@ Windows are boxes, so that their union is one along each axis in turn, for convo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -135,28 +135,34 @@ def pool_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
 
 def conv_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
     """The sparsity rule of Conv: the window in all channels of a group; filter and bias of the channel of y."""
-    x, w, group = node.whole(sets, 0), node.whole(sets, 1), node.metadata["group"]
-    found = [_bias(sets, node)]
-    if x is not None:
-        seen = _by_group(x, group)
-        windows = along(seen, kernel_shape=node.operands[1].shape[2:], **node.metadata)
-        found.append(_to_channels(combined(seen, windows, np.bitwise_or, 0), node))
-    if w is not None:
-        found.append(_by_channel(np.bitwise_or.reduce(w.reshape(*w.shape[:2], -1), axis=2), node))
-    return reduce(np.bitwise_or, [sets for sets in found if sets is not None])
+
+    def seen(x: Array) -> Array:
+        windows = along(x, kernel_shape=node.operands[1].shape[2:], **node.metadata)
+        return combined(x, windows, np.bitwise_or, 0)
+
+    return _of_conv(sets, node, seen, lambda w: np.bitwise_or.reduce(w.reshape(*w.shape[:2], -1), axis=2))
 
 
 def conv_transpose_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
     """The sparsity rule of ConvTranspose: entries in all channels of a group whose windows reach the place."""
-    x, w, group = node.whole(sets, 0), node.whole(sets, 1), node.metadata["group"]
-    found = [_bias(sets, node)]
-    if x is not None:
-        found.append(_to_channels(_overlaid(_by_group(x, group), node), node))
-    if w is not None:
+    group = node.metadata["group"]
+
+    def of_filters(w: Array) -> Array:
         words, c, m = w.shape[:3]
-        filters = np.bitwise_or.reduce(w.reshape(words, group, c // group, m, -1), axis=(2, 4))
-        found.append(_by_channel(filters.reshape(words, group * m), node))
-    return reduce(np.bitwise_or, [sets for sets in found if sets is not None])
+        return np.bitwise_or.reduce(w.reshape(words, group, c // group, m, -1), axis=(2, 4)).reshape(words, group * m)
+
+    return _of_conv(sets, node, lambda x: _overlaid(x, node), of_filters)
+
+
+def _of_conv(
+    sets: Sets, node: EvaluatedNode, of_groups: Callable[[Array], Array], of_filters: Callable[[Array], Array]
+) -> Array:
+    """The union of what reaches y from groups of channels of x, from filters by channel of y, and from the bias."""
+    x, w, b = (node.whole(sets, i) if i < len(sets) else None for i in range(3))
+    found = [] if x is None else [_to_channels(of_groups(_by_group(x, node.metadata["group"])), node)]
+    by_channel = [] if w is None else [of_filters(w)]
+    by_channel += [] if b is None else [b]
+    return reduce(np.bitwise_or, [*found, *(_by_channel(each, node) for each in by_channel)])
 
 
 def _overlaid(x: Array, node: EvaluatedNode) -> Array:
@@ -188,11 +194,6 @@ def _to_channels(x: Array, node: EvaluatedNode) -> Array:
 def _by_channel(sets: Array, node: EvaluatedNode) -> Array:
     """Sets `(W, M)` in a shape that broadcasts over all images and places of y."""
     return sets.reshape(len(sets), 1, sets.shape[1], *(1,) * (len(node.shapes[0]) - 2))
-
-
-def _bias(sets: Sets, node: EvaluatedNode) -> Array | None:
-    b = node.whole(sets, 2) if len(sets) > 2 else None
-    return None if b is None else _by_channel(b, node)
 
 
 def conv_boxes(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
@@ -236,9 +237,7 @@ def pool_boxes(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
 def _seeing(
     box: Box, kernel: Sequence[int], metadata: Mapping[str, Any], space: Sequence[int]
 ) -> tuple[list[Span], list[Span], Any]:
-    """Along each axis: the span that the windows seeing a box need, the span of these windows, and a mask of boxes with
-    any.
-    """
+    """Along each axis the span that windows seeing a box need, and the span of these; a mask of boxes that any sees."""
     need, out, reached = [], [], np.True_
     geometry = zip(kernel, metadata["strides"], metadata["dilations"], metadata["pads"], strict=False)
     for span, n, (k, stride, dilation, begin) in zip(box, space, geometry, strict=True):

@@ -152,11 +152,6 @@ def grid_sample(
     return x.tape.apply("GridSample", x, grid, **known)
 
 
-def range_(start: Var, limit: Var, delta: Var | None = None) -> Var:
-    """ONNX's Range, with steps of 1 by default."""
-    return start.tape.apply("Range", start, limit, sym.ones_like(start) if delta is None else delta)
-
-
 def unfold_tensor(x: Var, *, dim: int = -1, size: int, step: int = 1) -> Var:
     """All slices of `size` entries along an axis, `step` apart, along a new last axis."""
     axis = dim % x.ndim
@@ -372,7 +367,9 @@ FUSED: list[Op] = [
     fused("GridSample", grid_sample, space="windows"),
     fused("GemmFastGelu", lambda x, w, bias=None: fast_gelu(sym.matmul(x, w), bias), does="FastGelu of a product."),
     fused("QuickGelu", lambda x, *, alpha=QUICK_ALPHA: x * sym.sigmoid(x * alpha), does="x sigmoid(alpha x)."),
-    fused("Range", range_, cuts=deciding(1), integers={1: (2, 3), 2: (1, 1)}),
+    fused("Range", lambda start, limit, delta=None:
+          start.tape.apply("Range", start, limit, sym.ones_like(start) if delta is None else delta), cuts=deciding(1),
+          integers={1: (2, 3), 2: (1, 1)}, does="ONNX's Range, with steps of 1 by default."),
     fused("SampleOp", sym.identity, does="x itself."),
     fused("ScaledSiLU", scaled_silu),
     fused("SparseToDenseMatMul", fused_matmul),

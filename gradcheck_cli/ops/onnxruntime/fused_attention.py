@@ -7,6 +7,7 @@ seen gets a finite bias where onnxruntime has one (`mask_filter_value`), and -in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def of_projections(
     q, k, v = (by_heads(part, num_heads) for part in parts)
     if past is not None:
         k, v = (sym.concat([sym.take(past, i, 0), new], 2) for i, new in enumerate((k, v)))
-    seen = _mask(mask, k.shape, q.shape[2], mask_filter_value, q.dtype)
+    seen = _mask(mask, k, mask_filter_value)
     y, _ = _attended(q, k, v, [bias, seen, _causal(q, k) if unidirectional else None], scale)
     return side_by_side(y), *([sym.stack((k, v), 0)] if n_outputs > 1 else [])
 
@@ -73,7 +74,7 @@ def multi_head_attention(
         q, k, v = _biased((q, k, v), bias, whole_keys=key is None or key.ndim != 4)
     if past_key is not None and past_value is not None:
         k, v = sym.concat([past_key, k], 2), sym.concat([past_value, v], 2)
-    seen = _mask(key_padding_mask, k.shape, q.shape[2], mask_filter_value, q.dtype)
+    seen = _mask(key_padding_mask, k, mask_filter_value)
     y, weights = _attended(q, k, v, [attention_bias, seen, _causal(q, k) if unidirectional else None], scale)
     return side_by_side(y), sym.identity(k), sym.identity(v), weights
 
@@ -89,7 +90,8 @@ def rotary_embedding(
     first = sym.reshape(position_ids, (1, 1)) if position_ids.size == 1 else None
     places = position_ids if first is None else first + sym.cast(sym.arange(x.tape, length), position_ids.dtype)
     places = sym.expand(places, (parts.shape[0], length))
-    turned = _rotated(parts, cos_cache, sin_cache, places, bool(interleaved), rotary_embedding_dim)
+    attrs = {"interleaved": interleaved, "rotary_embedding_dim": rotary_embedding_dim}
+    turned = x.tape.apply("RotaryEmbedding", parts, cos_cache, sin_cache, places, **attrs)
     return turned if x.ndim == 4 else side_by_side(turned)
 
 
@@ -248,7 +250,7 @@ def decoder_masked_multi_head_attention(
     if bias is not None:
         q, k, v = _biased((q, k, v), bias, whole_keys=not cross)
     if cross:
-        seen = _mask(mask_index, k.shape, 1, mask_filter_value, q.dtype)
+        seen = _mask(mask_index, k, mask_filter_value)
         y, weights = _attended(q, k, v, [attention_bias, seen], scale)
         return side_by_side(y), sym.identity(k), sym.identity(v), weights
     if not past_present_share_buffer or past_sequence_length is None or past_key is None or past_value is None:
@@ -259,7 +261,7 @@ def decoder_masked_multi_head_attention(
     if cache_indirection is not None:
         width = int(np.max(beam_width))
         k, v = (_of_beams(x, cache_indirection, width, past) for x in (k, v))
-    seen = _mask(mask_index, k.shape, 1, mask_filter_value, q.dtype)
+    seen = _mask(mask_index, k, mask_filter_value)
     y, weights = _attended(q, k, v, [attention_bias, seen], scale)
     return side_by_side(y), *caches, weights
 
@@ -326,11 +328,11 @@ def _grouped(query: Var, key: Var | None, value: Var | None, heads: int, kv_head
     return q, k, v
 
 
-def _mask(mask: Var | None, keys: tuple[int, ...], queries: int, hidden: float, dtype: np.dtype) -> Var | None:
+def _mask(mask: Var | None, k: Var, hidden: float) -> Var | None:
     """A bias: `hidden` where a mask is 0, or for keys beyond a length, or outside [start, end)."""
     if mask is None:
         return None
-    n, total = keys[0], keys[2]
+    n, _, total, _ = k.shape
     if mask.ndim == 1 and mask.shape not in ((n,), (2 * n,)):
         _refuse(**{f"a mask of shape {list(mask.shape)}": True})
     if mask.ndim > 1:
@@ -342,13 +344,12 @@ def _mask(mask: Var | None, keys: tuple[int, ...], queries: int, hidden: float, 
         visible = places < sym.reshape(ends, (n, 1, 1, 1))
         if starts:
             visible = sym.and_(visible, places >= sym.reshape(starts[0], (n, 1, 1, 1)))
-    return sym.where(visible, mask.tape.constant(0, dtype), hidden)
+    return sym.where(visible, mask.tape.constant(0, k.dtype), hidden)
 
 
 def _causal(q: Var, k: Var) -> Var:
     """-infinity for keys behind a query, the last query standing at the last key."""
-    behind = np.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2] < np.arange(k.shape[2])
-    return q.tape.constant(np.where(behind, -np.inf, 0), q.dtype)
+    return q.tape.constant(_reach([k.shape[2] - q.shape[2]], q.shape[2], k.shape[2], True, -1, ())[0, 0], q.dtype)
 
 
 def _attended(
@@ -373,10 +374,6 @@ def _weights(scores: Var, sink: Var | None) -> Var:
     return sym.slice(weights, (0,), (scores.shape[-1],), (3,))
 
 
-def _rotated(x: Var, cos: Var, sin: Var, places: Var, interleaved: bool, size: int = 0) -> Var:
-    return x.tape.apply("RotaryEmbedding", x, cos, sin, places, interleaved=int(interleaved), rotary_embedding_dim=size)
-
-
 def _turned(
     parts: Sequence[Var], starts: Sequence[int], cos: Var | None, sin: Var | None, given: Var | None, interleaved: bool
 ) -> list[Var]:
@@ -384,8 +381,9 @@ def _turned(
     if cos is None or sin is None:
         raise ValueError("do_rotary needs the caches of cosines and sines")
     places = cos.tape.constant(np.asarray(starts)[:, None] + np.arange(parts[0].shape[2])) if given is None else given
-    size = 2 * cos.shape[1]
-    return [_rotated(x, cos, sin, places, interleaved, size if size < x.shape[-1] else 0) for x in parts]
+    size, rotate = 2 * cos.shape[1], partial(cos.tape.apply, "RotaryEmbedding", interleaved=int(interleaved))
+    sizes = (size if size < x.shape[-1] else 0 for x in parts)
+    return [rotate(x, cos, sin, places, rotary_embedding_dim=n) for x, n in zip(parts, sizes, strict=True)]
 
 
 def _behind(past: Var | None, new: Var, starts: Sequence[int], taken: Sequence[int], total: int) -> Var:

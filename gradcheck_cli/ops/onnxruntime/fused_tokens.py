@@ -203,9 +203,7 @@ class Hashes:
         return np.flatnonzero(np.diff(known)) + 1 + first
 
     def of(self, row: Array, begun: Array) -> Array:
-        """Hashes at each word of a row, whose first words are history; n-grams do not reach across the start of a
-        segment.
-        """
+        """Hashes at each word of a row behind its history; n-grams do not reach across the start of a segment."""
         places, made = np.arange(self.reach, len(row)), []
         barred = np.asarray([self._barred(row, begun, place) for place in places.tolist()], np.int64)
         mixed = np.zeros(len(places), row.dtype)

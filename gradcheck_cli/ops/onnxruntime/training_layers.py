@@ -20,7 +20,14 @@ from gradcheck_cli.autodiff.backward import unbroadcast
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import DTYPES, Op, attributes_of, composite, deciding, rounding_of, with_axis
 from gradcheck_cli.ops.activation import LEAK
-from gradcheck_cli.ops.loss import check_reduction, negative_log_likelihood, picked_classes, reduced, total_weight
+from gradcheck_cli.ops.loss import (
+    check_reduction,
+    negative_log_likelihood,
+    picked_classes,
+    reduced,
+    softmax_cross_entropy,
+    total_weight,
+)
 from gradcheck_cli.ops.normalization import EPSILON, MOMENTUM, channelwise, moments
 from gradcheck_cli.ops.onnxruntime.fused import QUICK_ALPHA, bias_dropout, bias_softmax, dropped, fused, shifted
 
@@ -160,14 +167,13 @@ def sample_loss_grad(dy: Var, log_prob: Var, label: Var, weight: Var | None = No
     return apart * share if weight is None else apart * share * sym.unsqueeze(weight, (-1,))
 
 
+@attributes_of(softmax_cross_entropy)
 def class_loss(
-    scores: Var, labels: Var, weights: Var | None = None, *, ignore_index: int | None = None,
-    output_type: int | None = None, reduction: str = "mean",
-) -> tuple[Var, Var]:  # fmt: skip
+    scores: Var, labels: Var, weights: Var | None = None, *, output_type: int | None = None, **how: Any
+) -> tuple[Var, ...]:
     """SoftmaxCrossEntropyLoss, with the index to ignore as an input."""
-    attrs = {"reduction": reduction} | ({} if ignore_index is None else {"ignore_index": ignore_index})
-    loss, log_prob = scores.tape.emit("SoftmaxCrossEntropyLoss", (scores, labels, weights), attrs, n_outputs=2)
-    return _typed(loss, output_type), _typed(log_prob, output_type)
+    made = scores.tape.emit("SoftmaxCrossEntropyLoss", (scores, labels, weights), how, n_outputs=2)
+    return tuple(_typed(each, output_type) for each in made)
 
 
 def class_loss_grad(
