@@ -1,6 +1,4 @@
-"""Convolutions by columns, the entries that each window meets: DeformConv, whose taps are moved, and Col2Im, the
-inverse.
-"""
+"""Convolutions by columns, the entries that windows meet: DeformConv moves the taps, Col2Im adds columns to images."""
 
 from __future__ import annotations
 

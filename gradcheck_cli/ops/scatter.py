@@ -62,7 +62,7 @@ def winner(data: Array, index: Array, updates: Array, reduction: str) -> Array:
 
 
 def combine_near_real(data: Array, index: Array, updates: Array, reduction: str) -> Array:
-    """The same for complex operands near the real axis: an extremum follows the real winner."""
+    """The function `combine` for complex operands near the real axis: an extremum follows the real winner."""
     if reduction not in ("max", "min") or not index.size:
         return combine(data, index, updates, reduction)
     which = winner(data, index, updates, reduction)
@@ -164,7 +164,7 @@ def scatter_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], me
 
 
 def scatter_nd_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
-    """The same for ScatterND; probed index vectors begin with the number of their probe."""
+    """The batching rule of ScatterND: as of all scatters, but probed index vectors begin with the number of a probe."""
     data, indices, updates = operands
     if probed[1] and metadata["reduction"] not in ("max", "min"):
         number = np.arange(len(indices)).reshape(-1, *(1,) * (indices.ndim - 1))

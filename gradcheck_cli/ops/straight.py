@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, wraps
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.autodiff.trace import names_within
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Graph, Node, TensorType, describe, is_inexact
+from gradcheck_cli.graph import FreshNames, Graph, Node, TensorType, describe, is_inexact
 from gradcheck_cli.op import DTYPES, Op, Ops, composite, zero
 from gradcheck_cli.op.batching import Kernel
 from gradcheck_cli.ops.quantize import COUNTED, ROUNDED, straight
@@ -70,8 +69,8 @@ def estimated(source: Source, ops: Ops, xs: Iterable[str] = (), ys: Iterable[str
     quantizing = [_straightened(op) for op in ops.values() if op.composed and _by_codes(op.name)]
     table = {**ops, **{op.key: op for op in (*_STRAIGHT, *quantizing)}}
     table.update((key, replace(ops[key], vjp=lambda ct, *_: (ct,))) for key in _ROUNDING)
-    flow = _Through(source.graph, ops, _reals(source.graph, xs), {*source.graph.outputs, *ys}, quantizers=True)
-    return replace(source, graph=_Estimated(flow).graph()), table
+    flow = _StraightGraph(source.graph, ops, _reals(source.graph, xs), {*source.graph.outputs, *ys}, quantizers=True)
+    return replace(source, graph=_TwinGraph(flow).graph()), table
 
 
 def rounded_again(node: Node) -> Node:
@@ -98,7 +97,7 @@ def rounds(source: Source, settings: Settings, ops: Ops) -> bool:
 
 def straightened(graph: Graph, ops: Ops, xs: Iterable[str] = (), ys: Iterable[str] = ()) -> Graph:
     """The graph with nodes that do not round in place of those that do; the same graph if there are none."""
-    return _Through(graph, ops, _reals(graph, xs), {*graph.outputs, *ys}).graph
+    return _StraightGraph(graph, ops, _reals(graph, xs), {*graph.outputs, *ys}).graph
 
 
 def _reals(graph: Graph, xs: Iterable[str]) -> set[str]:
@@ -108,12 +107,12 @@ def _reals(graph: Graph, xs: Iterable[str]) -> set[str]:
     return {*reals, *weights, *xs}
 
 
-class _Through:
-    """One graph, inside of one `around` it of which it reads names, or alone."""
+class _StraightGraph:
+    """A graph that gradients go straight through, alone or inside of the graph `around` it, whose tensors it reads."""
 
     def __init__(
         self, original: Graph, ops: Ops, reals: Collection[str], results: Collection[str], *, quantizers: bool = False,
-        around: _Through | None = None, wholes: Collection[str] = (),
+        around: _StraightGraph | None = None, wholes: Collection[str] = (),
     ) -> None:  # fmt: skip
         """With `quantizers`, quantizers are gone through like a Cast, and not by the operator table."""
         self.original, self.ops, self.quantizers, self.around = original, ops, quantizers, around
@@ -121,7 +120,7 @@ class _Through:
         self.reals = {*reals}  # that depend on inputs
         # integers that stand for such numbers
         self.wholes: set[str] = {*wholes, *(() if around is None else around.wholes)}
-        self.bodies = dict[int, dict[str, _Through]]()
+        self.bodies = dict[int, dict[str, _StraightGraph]]()
         for index, node in enumerate(original.nodes):
             self._forward(index, node)
         self.used = {n for n in results if n in self.reals and self._may_be_real(n)}
@@ -133,13 +132,13 @@ class _Through:
     @cached_property
     def graph(self) -> Graph:
         """The graph rewritten."""
-        (kept, _), nodes = self._rounded, list[Node]()
+        (kept, _), nodes, names = self._rounded, list[Node](), FreshNames(self.original.tensors)
         if self.around is not None:
             self.renamed.update((n, self.around.renamed[n]) for n in self.original.captures if n in self.around.renamed)
         for index, node in enumerate(self.original.nodes):
             if index in kept:
                 nodes.append(node)
-                self.renamed.update((n, self._fresh(n)) for n in node.outputs if n in self.used)
+                self.renamed.update((n, names.fresh(f"{n}/unrounded")) for n in node.outputs if n in self.used)
             nodes.append(self._rewritten(index, node))
         if len(nodes) == len(self.original.nodes) and all(map(lambda a, b: a is b, nodes, self.original.nodes)):
             return self.original
@@ -158,13 +157,6 @@ class _Through:
         if self.around is not None and name in self.original.captures:
             return self.around._dtype(name)
         return np.dtype(np.float64) if name in self.reals else np.dtype(np.int64) if name in self.wholes else None
-
-    def _fresh(self, name: str) -> str:
-        """A name for what would be in a tensor if nothing rounded."""
-        new = f"{name}/unrounded"
-        while new in self.original.tensors:
-            new += "'"
-        return new
 
     def _forward(self, index: int, node: Node) -> None:
         values, outputs = self.carried[index], [n for n in node.outputs if n]
@@ -255,11 +247,11 @@ class _Through:
         same = all(new[key] is node.attrs[key] for key in new)
         return node if same else replace(node, attrs={**node.attrs, **new})
 
-    def _body(self, node: Node, body: Graph) -> _Through:
+    def _body(self, node: Node, body: Graph) -> _StraightGraph:
         declared = {n: body.types[n].dtype if n in body.types else None for n in body.inputs}
         reals = {n for n, dtype in declared.items() if dtype is None or _is_real(dtype)} if body.inputs else set()
         wholes = {given for n, given in _handed_in(node, body) if n in self.wholes} if self.quantizers else ()
-        return _Through(
+        return _StraightGraph(
             body, self.ops, self.reals | reals, node.handed_out(body), quantizers=self.quantizers, around=self,
             wholes=wholes,
         )  # fmt: skip
@@ -275,16 +267,16 @@ def _handed_in(node: Node, body: Graph) -> Iterator[tuple[str, str]]:
     return zip(node.inputs[first:], body.inputs[first:], strict=False)
 
 
-class _Estimated:
-    """A graph with a twin of what is rounded: the same, unrounded, whose derivative is that of the rounded one.
+class _TwinGraph:
+    """A graph with a twin of each tensor that is rounded: unrounded, with the derivative that the rounded one gets.
 
     Both meet where integers become real again: the value is that of the one, the derivative that of the other.
     """
 
-    def __init__(self, flow: _Through, around: _Estimated | None = None) -> None:
+    def __init__(self, flow: _StraightGraph, around: _TwinGraph | None = None) -> None:
         self.flow, self.nodes = flow, list[Node]()
         self.twins: dict[str, str] = {} if around is None else {**around.twins}  # of integers that stand for reals
-        self.taken: set[str] = names_within(flow.original) if around is None else around.taken
+        self.names: FreshNames = FreshNames(names_within(flow.original)) if around is None else around.names
 
     def graph(self) -> Graph:
         """The graph with its twins."""
@@ -293,7 +285,7 @@ class _Estimated:
                 self.nodes.append(node)
             elif any(node.subgraphs):
                 self._require_reals(index, node)
-                inside = {key: _Estimated(body, self).graph() for key, body in self.flow.bodies.get(index, {}).items()}
+                inside = {key: _TwinGraph(body, self).graph() for key, body in self.flow.bodies.get(index, {}).items()}
                 self.nodes.append(replace(node, attrs={**node.attrs, **inside}))
             elif not self.twins.keys().isdisjoint(values) or self._rounds(node):
                 self._double(node, values)
@@ -318,14 +310,14 @@ class _Estimated:
 
     def _double(self, node: Node, values: tuple[str, ...]) -> None:
         """A node and its twin; they meet in results that are real."""
-        reals = {n: self._fresh(f"{n}/rounded") for n in node.outputs if n and n not in self.flow.wholes}
+        reals = {n: self.names.fresh(f"{n}/rounded") for n in node.outputs if n and n not in self.flow.wholes}
         self.nodes.append(replace(node, outputs=tuple(reals.get(n, n) for n in node.outputs)) if reals else node)
         seen = self.flow.target(node) is not None or _by_codes(node.op)
         for name, twin in zip(node.outputs, self._twin(node, values), strict=True):
             if name in reals:
                 self._see(node, twin, reals[name], name)
             elif name:  # rules further on, of Clip and of scales, see the numbers that were rounded
-                self.twins[name] = self._fresh(f"{name}/unrounded") if seen else twin
+                self.twins[name] = self.names.fresh(f"{name}/unrounded") if seen else twin
                 if seen:
                     self._see(node, twin, self._cast_like(name, twin), self.twins[name])
 
@@ -351,19 +343,14 @@ class _Estimated:
     def _added(
         self, node: Node, inputs: tuple[str, ...], key: tuple[str, str], attrs: Mapping[str, Any]
     ) -> tuple[str, ...]:
-        outputs = tuple(self._fresh(f"{n}/unrounded") if n else "" for n in node.outputs)
+        outputs = tuple(self.names.fresh(f"{n}/unrounded") if n else "" for n in node.outputs)
         self.nodes.append(replace(node, op=key[1], domain=key[0], inputs=inputs, outputs=outputs, attrs=attrs))
         return outputs
 
     def _cast_like(self, name: str, real: str) -> str:
         """An integer beside the twin of another one, in the dtype of that."""
-        new = self._fresh(f"{name}/real")
+        new = self.names.fresh(f"{name}/real")
         self.nodes.append(Node("CastLike", (name, real), (new,)))
-        return new
-
-    def _fresh(self, name: str) -> str:
-        new = next(new for i in count() if (new := f"{name}{i or ''}") not in self.taken)
-        self.taken.add(new)
         return new
 
 
@@ -410,12 +397,12 @@ def _quantizes(node: Node) -> bool:
 
 
 def _by_codes(op: str) -> bool:
-    """An operator computes with codes, or makes some."""
+    """True for an operator that computes with the integers of a quantizer, or makes them."""
     return op == "DequantizeLinear" or any(word in op for word in _QUANTIZING)
 
 
 def _codes(node: Node) -> set[str]:
-    """Results of what quantizes that are integers."""
+    """Outputs of a node that quantizes which are integers."""
     if node.op in _FLOATS or (node.op == "QGemm" and not any(node.inputs[7:8])):
         return set()
     outputs = node.outputs[::2] if node.op == "DynamicQuantizeLinear" else node.outputs

@@ -83,7 +83,7 @@ def rotary_embedding(
     x: Var, position_ids: Var, cos_cache: Var, sin_cache: Var, *, interleaved: int = 0, is_packed_batching: int = 0,
     num_heads: int = 0, rotary_embedding_dim: int = 0, scale: float = 1.0,
 ) -> Var:  # fmt: skip
-    """ONNX's own, with other defaults: a lone position is that of the first entry of each sequence."""
+    """ONNX's RotaryEmbedding with other defaults; a single position is that of the first entry of each sequence."""
     heads = num_heads if rotary_embedding_dim else 0
     parts = x if x.ndim == 4 else by_heads(x, heads or x.shape[2] // (2 * cos_cache.shape[1]))
     length = parts.shape[2]
@@ -109,7 +109,7 @@ def group_query_attention(
 ) -> tuple[Var, ...]:  # fmt: skip
     """Attention with keys and values shared by groups of heads, behind what is cached of each sequence.
 
-    Of each chunk so many tokens count as `query_seqlens` says; nothing is said of what padding behind them gives.
+    Of each chunk the first `query_seqlens` tokens count; the standard does not define results for the padding behind.
     """
     _refuse(
         quantized=k_quant_type != "NONE" or v_quant_type != "NONE" or k_scale is not None or v_scale is not None,
@@ -223,7 +223,7 @@ def _out_of_blocks(blocks: np.ndarray, start: int, queries: int, keys: int, size
 
 
 def _written(past: Var, new: Var, starts: Sequence[int]) -> Var:
-    """A cache with new keys or values of each sequence written where its own end."""
+    """A cache with the new keys or values of each sequence written to where its cached ones end."""
     if len(set(starts)) == 1:
         return _overwritten(past, new, starts[0])
     each = [[sym.slice(x, (i,), (i + 1,), (0,)) for i in range(len(starts))] for x in (past, new)]
@@ -387,7 +387,7 @@ def _turned(
 
 
 def _behind(past: Var | None, new: Var, starts: Sequence[int], taken: Sequence[int], total: int) -> Var:
-    """The first of new keys or values, so many, behind the cached ones of each sequence, zeros behind those."""
+    """The cached keys or values of each sequence, the first `taken` of its new ones behind them, then zeros."""
     room = max(total, 0 if past is None else past.shape[2])
     if past is None or (not any(starts) and min(taken) == new.shape[2]):
         return _filled(new, room)

@@ -38,7 +38,7 @@ _CODES = ((*_FP4, *(-x for x in _FP4)), _NF4)  # by quant_type; numbers of bitsa
 
 
 @dataclass(frozen=True, slots=True)
-class Expert:
+class ExpertLayer:
     """One layer of all experts: weights `(experts, out, in)`, and a bias `(experts, out)`."""
 
     weights: Var
@@ -67,7 +67,7 @@ class ExpertActivation:
             raise ValueError(f"activation_type is {self.activation_type!r}, swiglu_fusion {self.swiglu_fusion}; known are "
                              f"{', '.join(known)}, and 0 to 2")  # fmt: skip
 
-    def __call__(self, first: Expert, third: Expert | None, x: Var) -> Var:
+    def __call__(self, first: ExpertLayer, third: ExpertLayer | None, x: Var) -> Var:
         """The activation of the first layer's outputs, with those of the third if there is one."""
         y, other = first(x), None if third is None else third(x)
         if self.activation_type != "swiglu":
@@ -96,11 +96,11 @@ def moe(
 
     A sparse mixer makes no difference, as on onnxruntime's CPU.
     """
-    gate, third = ExpertActivation(**activation), None if fc3 is None else Expert(fc3, fc3_bias)
+    gate, third = ExpertActivation(**activation), None if fc3 is None else ExpertLayer(fc3, fc3_bias)
     _check(router, k)
     best, places = _best(router.tape.apply("Softmax", router, axis=-1), k)
     chosen = _routes(router, places, _normalized(best) if normalize_routing_weights else best)
-    return _mixed(x, chosen, gate, Expert(fc1, fc1_bias), Expert(fc2, fc2_bias), third)
+    return _mixed(x, chosen, gate, ExpertLayer(fc1, fc1_bias), ExpertLayer(fc2, fc2_bias), third)
 
 
 @attributes_of(ExpertActivation)
@@ -123,7 +123,7 @@ def qmoe(
         (fc3, fc3_scales, fc3_bias, fc3_zero, fc3_expert_weight_bits),
     ):
         weights = codes and _expert_weights(codes, scales, zero, bits or expert_weight_bits, block_size)
-        layers.append(weights and Expert(weights, bias))
+        layers.append(weights and ExpertLayer(weights, bias))
     _check(router, k)
     best, places = _best(router, k)
     if router_weights is None:
@@ -201,7 +201,9 @@ def _routes(router: Var, places: Var, shares: Var) -> Var:
     return router.tape.apply("ScatterElements", sym.zeros_like(router), places, shares, axis=1)
 
 
-def _mixed(x: Var, routes: Var, gate: ExpertActivation, first: Expert, second: Expert, third: Expert | None) -> Var:
+def _mixed(
+    x: Var, routes: Var, gate: ExpertActivation, first: ExpertLayer, second: ExpertLayer, third: ExpertLayer | None
+) -> Var:
     """The outputs of the experts for each token, added up by weight."""
     tokens = sym.reshape(x, (1, routes.shape[0], x.shape[-1]))
     each = sym.transpose(second(gate(first, third, tokens)), (1, 0, 2))

@@ -1,12 +1,7 @@
-"""Layers of com.microsoft into which onnxruntime fuses normalizations: with a skip connection, an embedding, a gate.
+"""Layers of com.microsoft: normalizations fused with what is around them, residual streams, and layers with a state.
 
-Residual streams of com.microsoft: several branches side by side, normalized each, mixed into one and back, gated.
-
-Branches stand along an axis before the features, `(..., C, H)`, or side by side in one axis, `(..., C * H)`.
-
-Layers of com.microsoft that hand a state on: ONNX's own with windows of states, dilation and channels last.
-
-A window holds the states after each of the last steps, zeros for steps that this call has not.
+The branches of a residual stream stand along an axis before the features, `(..., C, H)`, or side by side in one axis,
+`(..., C * H)`.  A window of states holds those after each of the last steps, zeros for steps that this call has not.
 """
 
 from __future__ import annotations
@@ -287,7 +282,7 @@ def linear_attention_with_window(
     query: Var, key: Var, value: Var, past_state: Var | None = None, decay: Var | None = None,
     beta: Var | None = None, *, kv_num_heads: int, q_num_heads: int, scale: float = 0.0, state_window: int = 0, **rule: Any,
 ) -> tuple[Var, Var]:  # fmt: skip
-    """ONNX's own, where heads of keys may share one of q as well, with the states after several steps if asked for."""
+    """ONNX's LinearAttention, where heads of keys may share one of q too; with a window of states if asked for."""
     _check_window(state_window)
     state, steps = _latest(past_state, state_window), query.shape[1]
     given: list[Any] = [query, key, value, decay, beta]

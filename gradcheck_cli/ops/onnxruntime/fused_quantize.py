@@ -1,5 +1,4 @@
-"""Quantized operators of com.microsoft: dequantize, compute, quantize; and LSTMs with integer weights or with
-attention.
+"""Quantized operators of com.microsoft (dequantize, compute, quantize), and LSTMs with integer weights or attention.
 
 Nothing flows through integers, by nature; scales, biases and the left side of a product with packed weights are floats,
 and have gradients.  The LSTMs are ONNX's LSTM with one change: the products with W and R, or the input of a step.
@@ -226,7 +225,7 @@ def _less(x: Var, zero_point: Var | None, scale: Var) -> Var:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantized(RecurrentLayer):
+class QuantizedLSTM(RecurrentLayer):
     """A layer with integer W and R; the other operand of a product is quantized by its own range, step by step."""
 
     quanta: dict[str, tuple[Var, Var]] = field(kw_only=True)  # "W" and "R" -> scale and zero point
@@ -287,12 +286,12 @@ def dynamic_quantize_lstm(
 ) -> tuple[Var, ...]:  # fmt: skip
     """LSTM with integer weights; x and the state are quantized by their ranges before each product."""
     w, r = (sym.transpose(matrix, (0, 2, 1)) for matrix in (w, r))
-    layers = partial(Quantized, quanta={"W": (w_scale, w_zero_point), "R": (r_scale, r_zero_point)})
+    layers = partial(QuantizedLSTM, quanta={"W": (w_scale, w_zero_point), "R": (r_scale, r_zero_point)})
     return lstm(layers, x, w, r, b, sequence_lens, initial_h, initial_c, p, **attributes)
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class AttentionMemory:
     """The memory that the steps of one direction attend to: rows `(N, M, depth)`, and keys made from them."""
 
     values: Var
@@ -341,16 +340,16 @@ def attn_lstm(
     return unrolled(layer, begin)
 
 
-def _memory(rows: Var, lengths: Var | None, keys: Any, query: Any, score: Any, mixing: Var | None) -> Memory:
+def _memory(rows: Var, lengths: Var | None, keys: Any, query: Any, score: Any, mixing: Var | None) -> AttentionMemory:
     """The memory of one direction; rows beyond a length are zero and do not count."""
     if lengths is None:
-        return Memory(rows, sym.matmul(rows, keys), query, score, mixing, None)
+        return AttentionMemory(rows, sym.matmul(rows, keys), query, score, mixing, None)
     seen = sym.arange(rows.tape, rows.shape[1]) < sym.unsqueeze(sym.cast(lengths, np.int64), (1,))
     values = sym.where(sym.unsqueeze(seen, (2,)), rows, 0)
-    return Memory(values, sym.matmul(values, keys), query, score, mixing, seen)
+    return AttentionMemory(values, sym.matmul(values, keys), query, score, mixing, seen)
 
 
-def _attending(cell: Cell, back: Var, held: Memory) -> Cell:
+def _attending(cell: Cell, back: Var, held: AttentionMemory) -> Cell:
     """A step whose state includes the attention that it passes to the next one."""
 
     def step(x: Var, h: Var, c: Var, found: Var) -> tuple[Var, ...]:

@@ -164,7 +164,7 @@ def _matched(word: str, expression: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Hashes:
+class NGramHashes:
     """Hashes of n-grams of several lengths, with several heads for each, and the words before the first one."""
 
     multipliers: Array
@@ -224,7 +224,7 @@ class Hashes:
         return int(max(cuts[-1] if cuts.size else -1, ends[-1] if ends.size else -1))
 
 
-@attributes_of(Hashes)
+@attributes_of(NGramHashes)
 def ngram_hash_mapping(
     ids: Array, multipliers: Array, sizes: Array, past: Array | None = None, offsets: Array | None = None,
     end: Array | None = None, segments: Array | None = None, **how: int,
@@ -232,7 +232,7 @@ def ngram_hash_mapping(
     """Hashes of the n-grams that end at each word, `(N, S, heads)`, and the last words, for the next call."""
     if ids.ndim != 2:
         raise ValueError(f"words are (N, S), not {list(ids.shape)}")
-    hashes = Hashes(multipliers, sizes, offsets, end, **how)
+    hashes = NGramHashes(multipliers, sizes, offsets, end, **how)
     whole = np.concatenate([hashes.history(past, len(ids), ids.dtype), ids], axis=1)
     parts = [None] * len(ids) if segments is None else list(segments)
     made = [hashes.of(row, hashes.begun(part, None)) for row, part in zip(whole, parts, strict=True)]
@@ -240,7 +240,7 @@ def ngram_hash_mapping(
     return np.asarray(made, ids.dtype).reshape(shape), whole[:, ids.shape[1] :].copy()
 
 
-@attributes_of(Hashes)
+@attributes_of(NGramHashes)
 def varlen_ngram_hash_mapping(
     ids: Array, multipliers: Array, sizes: Array, ends: Array, past: Array | None = None,
     offsets: Array | None = None, end: Array | None = None, segments: Array | None = None,
@@ -252,7 +252,7 @@ def varlen_ngram_hash_mapping(
         raise ValueError(f"sequences that end at {places} are not {list(ids.shape)} words")
     if (captured is not None) != (state_update_capacity > 0):
         raise ValueError("capture_count comes with a positive state_update_capacity, and no other")
-    hashes = Hashes(multipliers, sizes, offsets, end, **how)
+    hashes = NGramHashes(multipliers, sizes, offsets, end, **how)
     count, reach = len(places) - 1, hashes.reach
     before = hashes.history(past, count, ids.dtype)
     made, last, spans = [], [], np.zeros((count, reach), np.int32)

@@ -1,5 +1,4 @@
-"""Layers of onnxruntime's training graphs: derivatives of activations, Dropout, fake quantization, losses,
-normalizations.
+"""Layers of onnxruntime's training graphs: derivatives of activations, dropouts, fake quantization, losses, norms.
 
 Each derivative takes the cotangent dY and operands or results of its forward operator.  Definitions in the `training_*`
 files are those of onnxruntime-training 1.19; all are compositions, so that they can be differentiated.  A bitmask has
@@ -227,7 +226,7 @@ def layer_grad(
 def invertible_layer_grad(
     dy: Var, y: Var, scale: Var, bias: Var, inverse: Var, *, axis: int = -1, epsilon: float = EPSILON
 ) -> tuple[Var, Var, Var]:
-    """The same from the output, of which scale and bias are undone."""
+    """Cotangents of x, scale and bias of LayerNormalization from its output, of which scale and bias are undone."""
     return _layer_flows(dy, (y - bias) / scale, scale, _kept(inverse, y, axis), axis)
 
 
