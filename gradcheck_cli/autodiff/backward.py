@@ -144,10 +144,9 @@ def check_rules(units: Iterable[Unit]) -> None:
     """Raises NoGradientError that lists every unit without a rule."""
     missing = [u for u in units if u.op.vjp is None]
     if missing:
-        added = [u.origin < 0 and bool(u.place.inside) for u in missing]
-        at = [f"in the {u.place.inside}" if own else f"node {u.origin} {u.label!r}"
-              for u, own in zip(missing, added, strict=True)]  # fmt: skip
-        named = ", ".join(dict.fromkeys(f"'{u.op.full_name}' ({place})" for u, place in zip(missing, at, strict=True)))
+        added = [f"in the {u.place.inside}" if u.origin < 0 and u.place.inside else "" for u in missing]
+        places = [place or f"node {u.origin} {u.label!r}" for u, place in zip(missing, added, strict=True)]
+        named = ", ".join(dict.fromkeys(f"'{u.op.full_name}' ({at})" for u, at in zip(missing, places, strict=True)))
         records = [(u.origin, u.op.name, u.op.domain, u.label) for u in missing]
         raise NoGradientError(f"no gradient for {named}", records)
 

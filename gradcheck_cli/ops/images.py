@@ -42,7 +42,7 @@ def roi_align(
         raise ValueError(f"{shapes} do not fit an input of shape {list(x.shape)}")
     if min(output_height, output_width) < 1 or sampling_ratio < 0:
         raise ValueError("output_height and output_width are positive, and sampling_ratio is not negative")
-    _check_images(batch_indices, x.shape[0])
+    check_images(batch_indices, x.shape[0])
     half = coordinate_transformation_mode == "half_pixel"
     corners = sym.cast(rois, np.result_type(rois.dtype, np.float32)) * spatial_scale - (0.5 if half else 0.0)
     left, top, right, bottom = (sym.reshape(sym.take(corners, i, 1), (rois.shape[0], 1, 1)) for i in range(4))
@@ -98,7 +98,7 @@ def max_roi_pool(x: Var, rois: Var, *, pooled_shape: tuple[int, ...], spatial_sc
         raise ValueError(f"{shapes} do not fit an input of shape {list(x.shape)}")
     number, left, top, right, bottom = (sym.take(rois, i, 1) for i in range(5))
     image = sym.cast(number, np.int64)
-    _check_images(image, x.shape[0])
+    check_images(image, x.shape[0])
     regions = x.tape.apply("Gather", x, image, axis=0)
     bins = [(left, right, pooled_shape[1], x.shape[3]), (top, bottom, pooled_shape[0], x.shape[2])]
     empty = []
@@ -114,7 +114,7 @@ def max_roi_pool(x: Var, rois: Var, *, pooled_shape: tuple[int, ...], spatial_sc
     return sym.where(sym.unsqueeze(nothing, (1,)), 0, regions)
 
 
-def _check_images(images: Var, count: int) -> None:
+def check_images(images: Var, count: int) -> None:
     """Raises ValueError if a region lies on an image that does not exist; negative numbers are refused."""
     if images.size and not 0 <= images.value.min() <= images.value.max() < count:
         raise ValueError(f"a region names an image outside of the {count} of the input")

@@ -169,11 +169,8 @@ def _unused(text: str, count: int) -> str:
 def _check(terms: Sequence[str], result: str, xs: Sequence[Array]) -> None:
     equation = f"{','.join(terms)}->{result}"
     sizes: dict[str, int] = {}
-    if (
-        not "".join((*terms, result, "a")).isalpha()
-        or len(set(result)) < len(result)
-        or set(result) - set("".join(terms))
-    ):
+    letters = "".join((*terms, result, "a")).isalpha()
+    if not letters or len(set(result)) < len(result) or set(result) - set("".join(terms)):
         raise ModelError(f"equation {equation!r} is not valid")
     for term, x in zip(terms, xs, strict=True):
         if len(term) != x.ndim:

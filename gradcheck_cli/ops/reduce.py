@@ -228,15 +228,6 @@ def log_sum_exp_vjp(ct: Var, y: Var, x: Var, *, axes: tuple[int, ...], keepdims:
     return (ct * sym.exp(x - sym.where(sym.equal(y, -math.inf), 0, y)),)
 
 
-def composed(function: Any) -> Kernel:
-    """A composed reduction from a function of (x, sum over the axes)."""
-
-    def kernel(x: Var, *, axes: tuple[int, ...] = (), keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
-        return function(x, lambda terms: sym.sum(terms, axes, bool(keepdims)))
-
-    return kernel
-
-
 def arg_extremum(choose: Kernel) -> Kernel:
     """The kernel for the index of an extremum along an axis."""
 
@@ -291,8 +282,12 @@ def reducing(name: str, forward: Kernel, vjp: Any, **more: Any) -> Op:
 
 
 def reducing_composite(name: str, function: Any, **more: Any) -> Op:
-    """A reduction composed of others."""
-    return composite(name, composed(function), static={"axes": 1}, bind=bind_reduction, **more)
+    """A reduction composed of others: a function of (x, sum over the axes)."""
+
+    def kernel(x: Var, *, axes: tuple[int, ...] = (), keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
+        return function(x, lambda terms: sym.sum(terms, axes, bool(keepdims)))
+
+    return composite(name, kernel, static={"axes": 1}, bind=bind_reduction, **more)
 
 
 def choosing(name: str, function: Any, choose: Any, arg: str) -> Op:

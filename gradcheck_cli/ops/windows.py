@@ -31,8 +31,10 @@ def settled(metadata: dict[str, Any], space: Ints, kernel: Ints) -> dict[str, An
         window["pads"] = explicit_pads(metadata, len(space))
     elif auto_pad == "VALID":
         window["pads"] = (0,) * (2 * len(space))
-    else:
-        window["pads"] = _same_pads(auto_pad, space, kernel, window)
+    else:  # there is a window for every stride begun
+        sizes = zip(space, window["strides"], reach(kernel, window), strict=True)
+        missing = [max(0, (-(-n // s) - 1) * s + r - n) for n, s, r in sizes]
+        window["pads"] = distributed(missing, auto_pad == "SAME_UPPER")
     return window
 
 
@@ -82,12 +84,6 @@ def explicit_pads(metadata: dict[str, Any], rank: int) -> tuple[int, ...]:
     if len(pads) != 2 * rank or min(pads) < 0:
         raise ModelError(f"pads are {list(pads)}; they need {2 * rank} numbers, none negative")
     return pads
-
-
-def _same_pads(auto_pad: str, space: Ints, kernel: Ints, window: dict[str, Any]) -> tuple[int, ...]:
-    """Pads of SAME: there is a window for every stride begun."""
-    sizes = zip(space, window["strides"], reach(kernel, window), strict=True)
-    return distributed([max(0, (-(-n // s) - 1) * s + r - n) for n, s, r in sizes], auto_pad == "SAME_UPPER")
 
 
 def distributed(totals: Ints, upper: bool) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import Op, as_given, attributes_of, composite, counting, deciding, either, trained
 from gradcheck_cli.ops.conv import conv, conv_transpose
+from gradcheck_cli.ops.images import check_images
 from gradcheck_cli.ops.index import INDEX
 from gradcheck_cli.ops.matmul import gemm
 from gradcheck_cli.ops.pad import PAD
@@ -278,8 +279,7 @@ def crop_and_resize(
         raise ValueError(f"mode is {mode!r}, crop_size {list(crop_size)}; known are bilinear and nearest, of two sizes")
     if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 4 or batch_indices.shape != rois.shape[:1]:
         raise ValueError(f"rois {list(rois.shape)} and batch_indices do not fit an input of shape {list(x.shape)}")
-    if rois.size and not 0 <= batch_indices.value.min() <= batch_indices.value.max() < x.shape[0]:
-        raise ValueError(f"batch_indices name an image outside of the {x.shape[0]} of the input")
+    check_images(batch_indices, x.shape[0])
     checked((*rois.shape[:1], x.shape[1], *crop_size))
     places = [_places(rois, side, crop_size[side], x.shape[2 + side]) for side in range(2)]
     seen = [sym.and_(p >= 0, p <= float(n - 1)) for p, n in zip(places, x.shape[2:], strict=True)]

@@ -17,11 +17,12 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.op import Op, as_given, attributes_of, deciding, from_end, quantized
 from gradcheck_cli.ops.attention import paired
-from gradcheck_cli.ops.onnxruntime.fused import fused
+from gradcheck_cli.ops.onnxruntime.fused import fused, shifted
 from gradcheck_cli.ops.onnxruntime.fused_quantize import unpacked
 from gradcheck_cli.ops.recurrent import widened
 
-_ACTIVATIONS: dict[str, Callable[[Var], Var]] = {
+Layer = Callable[[Var], Var]
+_ACTIVATIONS: dict[str, Layer] = {
     "relu": sym.relu,
     "gelu": lambda x: x.tape.apply("Gelu", x, approximate="tanh"),
     "silu": lambda x: x * sym.sigmoid(x),
@@ -37,17 +38,12 @@ _NF4 = (
 _CODES = ((*_FP4, *(-x for x in _FP4)), _NF4)  # by quant_type; numbers of bitsandbytes
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertLayer:
-    """One layer of all experts: weights `(experts, out, in)`, and a bias `(experts, out)`."""
+def expert_layer(weights: Var, bias: Var | None) -> Layer:
+    """One layer of all experts, by weights `(experts, out, in)` and a bias `(experts, out)`.
 
-    weights: Var
-    bias: Var | None
-
-    def __call__(self, x: Var) -> Var:
-        """The layer's outputs for tokens `(experts or 1, tokens, in)`."""
-        y = sym.matmul(x, sym.swap(self.weights))
-        return y if self.bias is None else y + sym.unsqueeze(self.bias, (1,))
+    A function of tokens `(experts or 1, tokens, in)`.
+    """
+    return lambda x: shifted(sym.matmul(x, sym.swap(weights)), None if bias is None else sym.unsqueeze(bias, (1,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +63,7 @@ class ExpertActivation:
             raise ValueError(f"activation_type is {self.activation_type!r}, swiglu_fusion {self.swiglu_fusion}; known are "
                              f"{', '.join(known)}, and 0 to 2")  # fmt: skip
 
-    def __call__(self, first: ExpertLayer, third: ExpertLayer | None, x: Var) -> Var:
+    def __call__(self, first: Layer, third: Layer | None, x: Var) -> Var:
         """The activation of the first layer's outputs, with those of the third if there is one."""
         y, other = first(x), None if third is None else third(x)
         if self.activation_type != "swiglu":
@@ -96,11 +92,11 @@ def moe(
 
     A sparse mixer makes no difference, as on onnxruntime's CPU.
     """
-    gate, third = ExpertActivation(**activation), None if fc3 is None else ExpertLayer(fc3, fc3_bias)
+    gate, third = ExpertActivation(**activation), None if fc3 is None else expert_layer(fc3, fc3_bias)
     _check(router, k)
     best, places = _best(router.tape.apply("Softmax", router, axis=-1), k)
     chosen = _routes(router, places, _normalized(best) if normalize_routing_weights else best)
-    return _mixed(x, chosen, gate, ExpertLayer(fc1, fc1_bias), ExpertLayer(fc2, fc2_bias), third)
+    return _mixed(x, chosen, gate, expert_layer(fc1, fc1_bias), expert_layer(fc2, fc2_bias), third)
 
 
 @attributes_of(ExpertActivation)
@@ -123,7 +119,7 @@ def qmoe(
         (fc3, fc3_scales, fc3_bias, fc3_zero, fc3_expert_weight_bits),
     ):
         weights = codes and _expert_weights(codes, scales, zero, bits or expert_weight_bits, block_size)
-        layers.append(weights and ExpertLayer(weights, bias))
+        layers.append(weights and expert_layer(weights, bias))
     _check(router, k)
     best, places = _best(router, k)
     if router_weights is None:
@@ -201,9 +197,7 @@ def _routes(router: Var, places: Var, shares: Var) -> Var:
     return router.tape.apply("ScatterElements", sym.zeros_like(router), places, shares, axis=1)
 
 
-def _mixed(
-    x: Var, routes: Var, gate: ExpertActivation, first: ExpertLayer, second: ExpertLayer, third: ExpertLayer | None
-) -> Var:
+def _mixed(x: Var, routes: Var, gate: ExpertActivation, first: Layer, second: Layer, third: Layer | None) -> Var:
     """The outputs of the experts for each token, added up by weight."""
     tokens = sym.reshape(x, (1, routes.shape[0], x.shape[-1]))
     each = sym.transpose(second(gate(first, third, tokens)), (1, 0, 2))

@@ -66,12 +66,10 @@ def qlinear_softmax(
     x: Var, x_scale: Var, x_zero_point: Var | None, y_scale: Var, y_zero_point: Var, *, axis: int = -1, opset: int
 ) -> Var:
     """Softmax along an axis; before opset 13 over all axes from there on."""
-    size = int(np.prod(x.shape[axis:])) if opset < 13 else 0
-    rows = (*x.shape[:axis], size) if opset < 13 else x.shape
-    softmax = of_one(
-        lambda v: sym.reshape(v.tape.apply("Softmax", sym.reshape(v, rows), axis=-1 if opset < 13 else axis), x.shape)
-    )
-    return softmax(x, x_scale, x_zero_point, y_scale, y_zero_point)
+    rows = (*x.shape[:axis], math.prod(x.shape[axis:])) if opset < 13 else x.shape
+    logits = sym.reshape(_decoded(x, x_scale, x_zero_point), rows)
+    y = sym.reshape(x.tape.apply("Softmax", logits, axis=-1 if opset < 13 else axis), x.shape)
+    return _coded(y, y_scale, y_zero_point, x)
 
 
 def qlinear_concat(y_scale: Var, y_zero_point: Var, *parts: Var, axis: int) -> Var:
@@ -113,8 +111,7 @@ def qlinear_global_average_pool(
 ) -> Var:
     """The mean over the spatial axes."""
     axes = range(1, x.ndim - 1) if channels_last else range(2, x.ndim)
-    average = of_one(lambda v: sym.mean(v, axes))
-    return average(x, x_scale, x_zero_point, y_scale, y_zero_point)
+    return _coded(sym.mean(_decoded(x, x_scale, x_zero_point), axes), y_scale, y_zero_point, x)
 
 
 @attributes_of(conv)

@@ -73,21 +73,9 @@ def _whole(stored: Any) -> Decoder:
     return lambda b, dtype: b.view(stored).astype(dtype)
 
 
-def _q4_0(b: Array, dtype: Any) -> Array:
-    return _scale(b, dtype) * (_halves(b[:, 2:]).astype(dtype) - 8)
-
-
 def _q5_0(b: Array, dtype: Any) -> Array:
     codes = _halves(b[:, 6:]) | _bits(b[:, 2:6], 1).reshape(-1, 32) << 4
     return _scale(b, dtype) * (codes.astype(dtype) - 16)
-
-
-def _q8_0(b: Array, dtype: Any) -> Array:
-    return _scale(b, dtype) * b[:, 2:].view(np.int8).astype(dtype)
-
-
-def _q2_0(b: Array, dtype: Any) -> Array:
-    return _scale(b, dtype) * (_bits(b[:, 2:], 2).reshape(-1, 64).astype(dtype) - 1)
 
 
 def _q5_k(b: Array, dtype: Any) -> Array:
@@ -107,10 +95,6 @@ def _q6_k(b: Array, dtype: Any) -> Array:
     codes = (low | high << 4).reshape(-1, 16, 16).astype(dtype) - 32
     times = _scale(b, dtype, 208) * b[:, 192:208].view(np.int8)
     return (times[..., None] * codes).reshape(-1, 256)
-
-
-def _iq4_nl(b: Array, dtype: Any) -> Array:
-    return _scale(b, dtype) * _CURVE[_halves(b[:, 2:])]
 
 
 def _iq4_xs(b: Array, dtype: Any) -> Array:
@@ -188,18 +172,20 @@ def _books() -> tuple[Array, ...]:
 _FORMATS = {
     0: PackedFormat(1, 4, _whole("<f4")),
     1: PackedFormat(1, 2, _whole("<f2")),
-    2: PackedFormat(32, 18, _q4_0),
+    2: PackedFormat(32, 18, lambda b, dtype: _scale(b, dtype) * (_halves(b[:, 2:]).astype(dtype) - 8)),  # Q4_0
     6: PackedFormat(32, 22, _q5_0),
-    8: PackedFormat(32, 34, _q8_0),
+    8: PackedFormat(32, 34, lambda b, dtype: _scale(b, dtype) * b[:, 2:].view(np.int8).astype(dtype)),  # Q8_0
     13: PackedFormat(256, 176, _q5_k),
     14: PackedFormat(256, 210, _q6_k),
     16: PackedFormat(256, 66, _iq2_xxs),
     17: PackedFormat(256, 74, _iq2_xs),
     18: PackedFormat(256, 98, _iq3_xxs),
-    20: PackedFormat(32, 18, _iq4_nl),
+    20: PackedFormat(32, 18, lambda b, dtype: _scale(b, dtype) * _CURVE[_halves(b[:, 2:])]),  # IQ4_NL
     22: PackedFormat(256, 82, _iq2_s),
     23: PackedFormat(256, 136, _iq4_xs),
     30: PackedFormat(1, 2, _whole(ml_dtypes.bfloat16)),
-    42: PackedFormat(64, 18, _q2_0),
+    42: PackedFormat(
+        64, 18, lambda b, dtype: _scale(b, dtype) * (_bits(b[:, 2:], 2).reshape(-1, 64).astype(dtype) - 1)
+    ),
 }
 PACKED_FORMATS: list[Op] = [Op("GatherPacked", gather_packed, zero, domain=DOMAIN)]
