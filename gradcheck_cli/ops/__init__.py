@@ -91,7 +91,7 @@ FAMILIES = (  # file in this folder, list in it, domain, names
     ("spectral", "SPECTRAL", "gradcheck", "Complex Real Imag Conj Angle FFT IFFT"),
     ("recurrent", "STATEFUL", "", "CausalConvWithState LinearAttention"),
     ("strings", "STRINGS", "", "StringConcat StringNormalizer StringSplit RegexFullMatch TfIdfVectorizer"),
-    ("ml.svm", "SVM", "ai.onnx.ml", "SVMRegressor SVMClassifier"),
+    ("ml.classic", "SVM", "ai.onnx.ml", "SVMRegressor SVMClassifier"),
     ("ml.tables", "TABLES", "ai.onnx.ml", "LabelEncoder CategoryMapper OneHotEncoder ZipMap DictVectorizer CastMap"),
     ("ml.tables", "TABLES", "gradcheck", "MapConstruct"),
     ("training", "TRAINING", "ai.onnx.preview.training", "Adagrad Adam Momentum Gradient"),

@@ -14,10 +14,9 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.native.geometry import conv_shape, padded, trailing
 from gradcheck_cli.op import Op, composite, trained
 from gradcheck_cli.op.batching import on
-from gradcheck_cli.ops.conv import bind_conv
+from gradcheck_cli.ops.conv import Ints, bind_conv, explicit_pads, misfit, steps
 from gradcheck_cli.ops.sampling import LINEAR, extended, image_numbers, meet, near, sample
 from gradcheck_cli.ops.shape import as_tuple, checked
-from gradcheck_cli.ops.windows import Ints, explicit_pads, misfit, steps
 
 
 def deform_conv(

@@ -19,9 +19,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, attributes_of, composite, counting, deciding
 from gradcheck_cli.op.batching import on, trailing
 from gradcheck_cli.op.sparsity import moved
-from gradcheck_cli.ops.conv import scattered
-from gradcheck_cli.ops.shape import checked
-from gradcheck_cli.ops.windows import (
+from gradcheck_cli.ops.conv import (
     Ints,
     along,
     counts,
@@ -30,9 +28,11 @@ from gradcheck_cli.ops.windows import (
     pool_boxes,
     pool_sparsity,
     reach,
+    scattered,
     settled,
     totals,
 )
+from gradcheck_cli.ops.shape import checked
 
 ALPHA = float(np.float32(1e-4))  # as ONNX stores it
 MAX_TAPS = 1 << 20  # taps of a window along one axis, which are added one by one

@@ -20,6 +20,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import Along, Op, attributes_of, composite, deciding, trained
 from gradcheck_cli.ops.activation import HARD_SLOPE, LEAK
+from gradcheck_cli.ops.attention import by_heads
 
 Activation = Callable[[Var], Var]
 Cell = Callable[..., tuple[Var, ...]]
@@ -360,7 +361,7 @@ def linear_attention(
     if kv_num_heads < 1 or q_num_heads < 1 or q_num_heads % kv_num_heads:
         raise ValueError(f"{q_num_heads} heads of q cannot share {kv_num_heads} of k and v")
     group, held = q_num_heads // kv_num_heads, query.dtype if past_state is None else past_state.dtype
-    q, k, v = (_by_heads(x, h) for x, h in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads)))
+    q, k, v = (by_heads(widened(x), h) for x, h in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads)))
     n, _, steps, size = k.shape
     shape = (n, kv_num_heads, size, v.shape[-1])
     if q.shape != (n, q_num_heads, steps, size) or v.shape[:3] != k.shape[:3]:
@@ -411,13 +412,6 @@ def check_rule(rule: str, decay: Var | None, beta: Var | None) -> None:
             raise ValueError(f"update_rule {rule!r} {'needs' if given is None else 'takes no'} {name}")
 
 
-def _by_heads(x: Var, heads: int) -> Var:
-    """`(N, steps, heads * size)` as `(N, heads, steps, size)`, at least in float32."""
-    if x.ndim != 3 or x.shape[2] % heads:
-        raise ValueError(f"{list(x.shape)} is not (N, steps, {heads} heads * size)")
-    return sym.transpose(sym.reshape(widened(x), (*x.shape[:2], heads, x.shape[2] // heads)), (0, 2, 1, 3))
-
-
 def widened(x: Var) -> Var:
     """x, at least in float32."""
     return sym.cast(x, np.float32) if x.dtype.itemsize < 4 else x
@@ -428,7 +422,7 @@ def _gates(x: Var, heads: int, other: int) -> Var:
     last = x.shape[-1] if x.ndim == 3 else 0
     if last not in (heads, other):
         raise ValueError(f"{list(x.shape)} holds neither {heads} nor {other} numbers for each step")
-    return _by_heads(x, min(last, heads))
+    return by_heads(widened(x), min(last, heads))
 
 
 def packed(ys: list[Var], like: Var, shape: tuple[int, int, int]) -> Var:

@@ -15,7 +15,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import Op, as_given, attributes_of, composite, counting, deciding, either, trained
-from gradcheck_cli.ops.conv import conv, conv_transpose
+from gradcheck_cli.ops.conv import conv, conv_transpose, padded, settled
 from gradcheck_cli.ops.images import check_images
 from gradcheck_cli.ops.index import INDEX
 from gradcheck_cli.ops.matmul import gemm
@@ -23,7 +23,6 @@ from gradcheck_cli.ops.pad import PAD
 from gradcheck_cli.ops.quantize import QUANTIZE
 from gradcheck_cli.ops.sampling import LINEAR, Taps, extended, meet, sample
 from gradcheck_cli.ops.shape import checked
-from gradcheck_cli.ops.windows import padded, settled
 
 DOMAIN = "com.microsoft"
 QUICK_ALPHA = 1.7020000219345093

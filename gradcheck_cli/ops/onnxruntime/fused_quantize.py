@@ -19,7 +19,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.op import Op, as_given, attributes_of, deciding, either, quantized, rounding_of
 from gradcheck_cli.ops.activation import LEAK
-from gradcheck_cli.ops.conv import conv
+from gradcheck_cli.ops.conv import along, conv, counts
 from gradcheck_cli.ops.onnxruntime.fused import channels_back, channels_first, fused
 from gradcheck_cli.ops.pool import average_pool, bind_pool, max_pool
 from gradcheck_cli.ops.recurrent import (
@@ -33,7 +33,6 @@ from gradcheck_cli.ops.recurrent import (
     prepared,
     unrolled,
 )
-from gradcheck_cli.ops.windows import along, counts
 
 
 def of_one(function: Callable[..., Var]) -> Callable[..., Var]:

@@ -19,7 +19,15 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.native.geometry import conv_shape, conv_transpose_shape
 from gradcheck_cli.op import Op, attributes_of, composite, deciding, from_end
-from gradcheck_cli.ops.conv import bind_conv, bind_conv_transpose, conv, conv_transpose, conv_transpose_vjp, conv_vjp
+from gradcheck_cli.ops.conv import (
+    along,
+    bind_conv,
+    bind_conv_transpose,
+    conv,
+    conv_transpose,
+    conv_transpose_vjp,
+    conv_vjp,
+)
 from gradcheck_cli.ops.index import bind_elements, bind_gather_nd, gather_elements_vjp, gather_nd_vjp, scatter_back
 from gradcheck_cli.ops.onnxruntime.fused import fused
 from gradcheck_cli.ops.pad import bind_slice, slice_vjp
@@ -27,7 +35,6 @@ from gradcheck_cli.ops.pool import average_pool, average_pool_vjp, bind_average_
 from gradcheck_cli.ops.reduce import bind_reduction
 from gradcheck_cli.ops.resize import bind_resize, resize, resize_vjp
 from gradcheck_cli.ops.shape import as_tuple, bind_split, checked
-from gradcheck_cli.ops.windows import along
 
 Ints = tuple[int, ...]
 
