@@ -21,7 +21,7 @@ FAMILIES = (  # file in this folder, list in it, domain, names
      "BitwiseAnd BitwiseOr BitwiseXor BitShift BitCast"),
     ("ml.classic", "CLASSIC", "ai.onnx.ml",
      "Scaler Normalizer LinearRegressor LinearClassifier ArrayFeatureExtractor Binarizer Imputer "
-     "FeatureVectorizer"),
+     "FeatureVectorizer SVMRegressor SVMClassifier"),
     ("deform", "COLUMNS", "", "DeformConv Col2Im"),
     ("subgraphs", "CONTROL_FLOW", "", "If Loop Scan"),
     ("conv", "CONV", "", "Conv ConvTranspose"),
@@ -40,16 +40,13 @@ FAMILIES = (  # file in this folder, list in it, domain, names
     ("onnxruntime.fused_layers", "FUSED_LAYERS", "", "SimplifiedLayerNormalization"),
     ("onnxruntime.fused_layers", "FUSED_LAYERS", "com.microsoft",
      "EmbedLayerNormalization GatedRMSNorm GroupNorm QEmbedLayerNormalization SkipGroupNorm "
-     "SkipLayerNormalization SkipSimplifiedLayerNormalization"),
+     "SkipLayerNormalization SkipSimplifiedLayerNormalization BranchwiseRMSNorm EngramGate GatedAdd "
+     "HyperConnectionPostMix HyperConnectionPreMix CausalConvWithState LinearAttention LinearAttentionGate"),
     ("onnxruntime.fused_packed", "FUSED_PACKED", "com.microsoft", "GatedDeltaNet VarlenCausalConvWithState"),
     ("onnxruntime.fused_quantize", "FUSED_QUANTIZE", "com.microsoft",
      "DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat MatMulNBits MulInteger NhwcMaxPool QGemm "
      "QLinearAdd QLinearAveragePool QLinearConv QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu "
      "QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere AttnLSTM DynamicQuantizeLSTM"),
-    ("onnxruntime.fused_layers", "FUSED_STATEFUL", "com.microsoft",
-     "CausalConvWithState LinearAttention LinearAttentionGate"),
-    ("onnxruntime.fused_layers", "FUSED_STREAMS", "com.microsoft",
-     "BranchwiseRMSNorm EngramGate GatedAdd HyperConnectionPostMix HyperConnectionPreMix"),
     ("onnxruntime.fused_tokens", "FUSED_TOKENS", "com.microsoft",
      "BifurcationDetector DynamicTimeWarping MurmurHash3 NGramHashMapping NGramRepeatBlock Tokenizer "
      "VarlenNGramHashMapping Unique"),
@@ -91,7 +88,6 @@ FAMILIES = (  # file in this folder, list in it, domain, names
     ("spectral", "SPECTRAL", "gradcheck", "Complex Real Imag Conj Angle FFT IFFT"),
     ("recurrent", "STATEFUL", "", "CausalConvWithState LinearAttention"),
     ("strings", "STRINGS", "", "StringConcat StringNormalizer StringSplit RegexFullMatch TfIdfVectorizer"),
-    ("ml.classic", "SVM", "ai.onnx.ml", "SVMRegressor SVMClassifier"),
     ("ml.tables", "TABLES", "ai.onnx.ml", "LabelEncoder CategoryMapper OneHotEncoder ZipMap DictVectorizer CastMap"),
     ("ml.tables", "TABLES", "gradcheck", "MapConstruct"),
     ("training", "TRAINING", "ai.onnx.preview.training", "Adagrad Adam Momentum Gradient"),

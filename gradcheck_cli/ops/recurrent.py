@@ -320,9 +320,6 @@ def recurrent(layers: Layers) -> list[Op]:
 RECURRENT = recurrent(RecurrentLayer)
 
 
-_GATED, _CORRECTED = ("gated", "gated_delta"), ("delta", "gated_delta")
-
-
 def causal_conv_with_state(
     x: Var, weight: Var, bias: Var | None = None, past_state: Var | None = None, *, activation: str = "none"
 ) -> tuple[Var, Var]:
@@ -407,7 +404,7 @@ def check_rule(rule: str, decay: Var | None, beta: Var | None) -> None:
     known = ("linear", "gated", "delta", "gated_delta")
     if rule not in known:
         raise ValueError(f"update_rule is {rule!r}; known are {', '.join(known)}")
-    for name, given, rules in (("decay", decay, _GATED), ("beta", beta, _CORRECTED)):
+    for name, given, rules in (("decay", decay, known[1::2]), ("beta", beta, known[2:])):
         if (given is not None) != (rule in rules):
             raise ValueError(f"update_rule {rule!r} {'needs' if given is None else 'takes no'} {name}")
 

@@ -20,6 +20,7 @@ from gradcheck_cli.op import Along, Op, composite, counting, stepping
 from gradcheck_cli.op.batching import Kernel
 
 DOMAIN = "ai.onnx.ml"
+_SURE = 1e-7  # probabilities of a pair of classes are at least this far from 0 and 1
 
 
 def scaler(x: Var, *, offset: tuple[float, ...] = (0.0,), scale: tuple[float, ...] = (1.0,)) -> Var:
@@ -189,22 +190,6 @@ def _own(name: str, forward: Kernel, **more: Any) -> Op:
     return composite(name, forward, domain=DOMAIN, **more)
 
 
-CLASSIC: list[Op] = [
-    _own("Scaler", scaler),
-    _own("Normalizer", normalizer),
-    _own("LinearRegressor", linear_regressor),
-    _own("LinearClassifier", linear_classifier, cuts=counting(0)),
-    _own("ArrayFeatureExtractor", array_feature_extractor, integers={1: Along(-1)}),
-    _own("Binarizer", lambda x, *, threshold=0.0: sym.cast(as_number(x) > threshold, x.dtype), cuts=stepping,
-         does="1 above the threshold, else 0."),
-    _own("Imputer", imputer),
-    _own("FeatureVectorizer", feature_vectorizer),
-]  # fmt: skip
-
-
-_SURE = 1e-7  # probabilities of a pair of classes are at least this far from 0 and 1
-
-
 def svm_regressor(
     x: Var, *, coefficients: tuple[float, ...] = (), kernel_params: tuple[float, ...] = (),
     kernel_type: str = "LINEAR", n_supports: int = 0, one_class: int = 0, post_transform: str = "NONE",
@@ -327,7 +312,16 @@ def swept(p: Var, gradient: Var, slope: Var, rows: Sequence[Var], diagonal: Sequ
     return p
 
 
-SVM: list[Op] = [
-    composite("SVMRegressor", svm_regressor, domain=DOMAIN),
-    composite("SVMClassifier", svm_classifier, domain=DOMAIN, cuts=counting(0)),
-]
+CLASSIC: list[Op] = [
+    _own("Scaler", scaler),
+    _own("Normalizer", normalizer),
+    _own("LinearRegressor", linear_regressor),
+    _own("LinearClassifier", linear_classifier, cuts=counting(0)),
+    _own("ArrayFeatureExtractor", array_feature_extractor, integers={1: Along(-1)}),
+    _own("Binarizer", lambda x, *, threshold=0.0: sym.cast(as_number(x) > threshold, x.dtype), cuts=stepping,
+         does="1 above the threshold, else 0."),
+    _own("Imputer", imputer),
+    _own("FeatureVectorizer", feature_vectorizer),
+    _own("SVMRegressor", svm_regressor),
+    _own("SVMClassifier", svm_classifier, cuts=counting(0)),
+]  # fmt: skip

@@ -21,6 +21,8 @@ from gradcheck_cli.ops.onnxruntime.fused import channels_back, channels_first, f
 from gradcheck_cli.ops.recurrent import causal_conv, linear_attention
 
 SMALL, EPSILON = 9.999999960041972e-13, 9.999999747378752e-06
+WIDEST = 8  # window of states
+_LEAST = 1e-6  # of a product under the square root of an engram's gate
 
 
 def simplified_layer_normalization(x: Var, scale: Var, *, axis: int = -1, epsilon: float = EPSILON) -> tuple[Var, Var]:
@@ -140,23 +142,6 @@ def _rows(table: Var, ids: Var) -> Var:
     return table.tape.apply("Gather", table, ids, axis=0)
 
 
-FUSED_LAYERS: list[Op] = [
-    # Not ONNX's, in its domain.
-    composite("SimplifiedLayerNormalization", simplified_layer_normalization, roles=trained(1), channels=-1),
-    fused("EmbedLayerNormalization", embed_layer_normalization, cuts=either(counting(1), deciding(0, 1, 7, 8)),
-          roles=trained(2, 3, 4, 5, 6)),
-    fused("GatedRMSNorm", gated_rms_norm),
-    fused("GroupNorm", group_norm, roles=trained(1, 2)),
-    fused("QEmbedLayerNormalization", qembed_layer_normalization, cuts=either(counting(1), deciding(0, 1, 7))),
-    fused("SkipGroupNorm", skip_group_norm),
-    fused("SkipLayerNormalization", skip_layer_normalization, roles=trained(2, 3, 4)),
-    fused("SkipSimplifiedLayerNormalization", skip_simplified_layer_normalization, roles=trained(2, 3)),
-]  # fmt: skip
-
-
-_LEAST = 1e-6  # of a product under the square root of an engram's gate
-
-
 def branchwise_rms_norm(x: Var, scale: Var | None = None, *, epsilon: float = EPSILON, num_branches: int = 0) -> Var:
     """RMSNormalization of each branch, times a scale for all of them or for each."""
     parts = _branches(x, num_branches)
@@ -234,18 +219,6 @@ def _gates(mix: Var, parts: Var) -> Var:
 
 def _normalized(x: Var, epsilon: float) -> Var:
     return x / sym.sqrt(sym.mean(x * x, (-1,)) + epsilon)
-
-
-FUSED_STREAMS: list[Op] = [
-    fused("BranchwiseRMSNorm", branchwise_rms_norm),
-    fused("EngramGate", engram_gate),
-    fused("GatedAdd", gated_add),
-    fused("HyperConnectionPostMix", hyper_connection_post_mix),
-    fused("HyperConnectionPreMix", hyper_connection_pre_mix),
-]
-
-
-WIDEST = 8  # window of states
 
 
 def causal_conv_with_state(
@@ -338,8 +311,23 @@ def _last(x: Var, tail: tuple[int, ...]) -> Var:
     return sym.reshape(turned, (*turned.shape[:2], *tail))
 
 
-FUSED_STATEFUL: list[Op] = [
+FUSED_LAYERS: list[Op] = [
+    # Not ONNX's, in its domain.
+    composite("SimplifiedLayerNormalization", simplified_layer_normalization, roles=trained(1), channels=-1),
+    fused("EmbedLayerNormalization", embed_layer_normalization, cuts=either(counting(1), deciding(0, 1, 7, 8)),
+          roles=trained(2, 3, 4, 5, 6)),
+    fused("GatedRMSNorm", gated_rms_norm),
+    fused("GroupNorm", group_norm, roles=trained(1, 2)),
+    fused("QEmbedLayerNormalization", qembed_layer_normalization, cuts=either(counting(1), deciding(0, 1, 7))),
+    fused("SkipGroupNorm", skip_group_norm),
+    fused("SkipLayerNormalization", skip_layer_normalization, roles=trained(2, 3, 4)),
+    fused("SkipSimplifiedLayerNormalization", skip_simplified_layer_normalization, roles=trained(2, 3)),
+    fused("BranchwiseRMSNorm", branchwise_rms_norm),
+    fused("EngramGate", engram_gate),
+    fused("GatedAdd", gated_add),
+    fused("HyperConnectionPostMix", hyper_connection_post_mix),
+    fused("HyperConnectionPreMix", hyper_connection_pre_mix),
     fused("CausalConvWithState", causal_conv_with_state, roles=trained(1, 2)),
     fused("LinearAttention", linear_attention_with_window),
     fused("LinearAttentionGate", linear_attention_gate),
-]
+]  # fmt: skip
