@@ -71,7 +71,7 @@ def bound(
 
 
 def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, widen: Widen) -> Any:
-    """Results of the operator: those of a composed one as they are, those of any other as a list of arrays, widened."""
+    """Results of an operator: of a composed one as it gives them, else a list of arrays, widened."""
     if not _quiet.get():
         with quietly():
             return run(op, operands, metadata, where=where, widen=widen)
@@ -145,7 +145,7 @@ class NodePlace:
         return NodePlace(index=self.index, inside=f"gradient of {of}", metadata=metadata)
 
     def named(self, node: Node, label: str) -> NodePlace:
-        """The same place with the operator and name of its node."""
+        """The place with the operator and name of its node."""
         return NodePlace(self.origin, self.index, node.op, label, self.inside, self.metadata, node.domain)
 
 
@@ -198,7 +198,7 @@ class Step:
 
     @property
     def label(self) -> str:
-        """Its name, or that of its first output."""
+        """The name of the node, or of its first output."""
         return self.node.name or next((n for n in self.node.outputs if n), self.node.op)
 
     @property
@@ -398,7 +398,7 @@ class Tape:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Everything added in the block is removed at its end."""
+        """Removes what is added in the block at its end."""
         steps, regions, guards = len(self.steps), len(self.regions), len(self.guards)
         kept = self.values.copy(), set(self.constants), set(self.fixed), dict(self._cached)
         try:

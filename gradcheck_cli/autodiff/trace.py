@@ -34,7 +34,7 @@ class GraphFunction:
         return tuple(_lookup(scope, name, lambda: f"the {self.part}") for name in self.graph.outputs)
 
     def on(self, tape: Tape) -> GraphFunction:
-        """The same subgraph called on another tape, where the values around it are constants."""
+        """The subgraph as a function on another tape, where the values around it are constants."""
         around = {name: self.around[name] for name in self.graph.captures if name in self.around}
         held = {name: mapped(lambda x: tape.constant(x.value), value) for name, value in around.items()}
         return GraphFunction(tape, self.graph, held, self.part)

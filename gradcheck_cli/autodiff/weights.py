@@ -130,7 +130,7 @@ class TapeValues(dict[str, Array]):
         return make
 
     def _spare(self, size: int) -> bool:
-        """True if a tensor of so many bytes is not to be kept; counts the bytes that are kept."""
+        """True if a tensor of this many bytes is not to be kept; otherwise counts them as kept."""
         if size < LARGE or size > self._left:
             return size >= LARGE
         self._left -= size

@@ -61,7 +61,7 @@ class Node:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its key in the operator table."""
+        """The key of its operator in the operator table."""
         return self.domain, self.op
 
     @property
@@ -161,7 +161,7 @@ class Graph:
         return reached
 
     def needed_for(self, names: Iterable[str], given: Collection[str] = ()) -> set[str]:
-        """Every tensor that one of `names` depends on, and `names`, without `given` ones and those that only they need."""
+        """Tensors that `names` depend on, and `names`, without `given` ones and those that only these need."""
         return computing(self.nodes, set(names).difference(given), given)[1]
 
     def __str__(self) -> str:

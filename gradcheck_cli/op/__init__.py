@@ -240,7 +240,7 @@ class Op:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its key in the operator table."""
+        """The key in the operator table."""
         return self.domain, self.name
 
     @property
@@ -250,7 +250,7 @@ class Op:
 
     @property
     def box_rule(self) -> BoxRule | None:
-        """Its box rule, None if none is known."""
+        """The box rule that is given or follows from the batching rule; None if there is none."""
         return self.boxes or (same_place if self.batching is elementwise and not self.many else None)
 
     @property
@@ -371,7 +371,7 @@ def zero(ct: Any, ans: Any, *primals: Any, **metadata: Any) -> tuple[None, ...]:
 
 
 def rounding(attrs: Metadata, operand: int, output: int) -> Cut:
-    """`cuts` of an operator whose result is its operand, rounded: arithmetic goes on with it."""
+    """`cuts` of an operator whose result is its operand, rounded, which later arithmetic computes with."""
     return "rounds"
 
 

@@ -111,11 +111,11 @@ class BoxStack:
         return replace(self, values=windows(base, self.box, len(self.probes)))
 
     def upon(self, base: Array) -> BoxStack:
-        """Its values, which are differences, added to a base."""
+        """The values, which are differences, added to a base."""
         return replace(self, values=self.values + windows(base, self.box, len(self.probes)), base=base)
 
     def of(self, probes: Array) -> BoxStack:
-        """The same with a box for each of `probes`, a superset of its own."""
+        """The stack with a box for each of `probes`, a superset of those that have one."""
         if len(probes) == len(self.probes):
             return self
         at = np.searchsorted(probes, self.probes)
@@ -126,7 +126,7 @@ class BoxStack:
         return replace(self, values=values, box=box, probes=probes)
 
     def only(self, kept: Array) -> BoxStack:
-        """The same without the boxes of some probes, which are like the base there."""
+        """The stack with boxes for the probes in the mask `kept` alone; the others are like the base."""
         return replace(self, values=self.values[kept], box=some(self.box, kept), probes=self.probes[kept])
 
     def taken(self, rows: Array) -> BoxStack:
@@ -135,7 +135,7 @@ class BoxStack:
         return replace(here, probes=np.searchsorted(rows, here.probes), count=len(rows))
 
     def within(self) -> BoxStack:
-        """The same with boxes that do not reach beyond the tensor."""
+        """The stack with boxes that do not reach beyond the tensor."""
         if all(_inside(span, n) for span, n in zip(self.box, self.full, strict=True)):
             return self
         lengths = [min(span.length, n) for span, n in zip(self.box, self.full, strict=True)]

@@ -223,7 +223,7 @@ def bind_max_pool(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 
 def bind_max_unpool(metadata: dict[str, Any], x: Array, index: Array) -> dict[str, Any]:
-    """Metadata with `shape`, that of the pool's input, in which positions count; at most the requested output shape."""
+    """Metadata with `shape`, in which positions count: that of the pool's input, at most the requested output shape."""
     kernel, rank = tuple(metadata["kernel_shape"]), x.ndim - 2
     strides = tuple(metadata.get("strides") or (1,) * rank)
     pads = tuple(metadata.get("pads") or (0,) * (2 * rank))

@@ -156,7 +156,7 @@ def _spread(scale: Var, shape: tuple[int, ...], axis: int, block: int) -> Var:
 
 
 def _width(*operands: Var) -> np.dtype[Any]:
-    """The dtype that integers are multiplied in: float64, which holds the products; that of x if x is not rounded."""
+    """The dtype that integers are multiplied in: float64, which holds the products; for unrounded operands their own."""
     return next((x.dtype for x in operands if is_inexact(x.dtype)), np.dtype(np.float64))
 
 

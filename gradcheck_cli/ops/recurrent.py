@@ -404,8 +404,8 @@ def check_rule(rule: str, decay: Var | None, beta: Var | None) -> None:
     known = ("linear", "gated", "delta", "gated_delta")
     if rule not in known:
         raise ValueError(f"update_rule is {rule!r}; known are {', '.join(known)}")
-    for name, given, rules in (("decay", decay, known[1::2]), ("beta", beta, known[2:])):
-        if (given is not None) != (rule in rules):
+    for name, given, needed in (("decay", decay, "gated" in rule), ("beta", beta, "delta" in rule)):
+        if (given is not None) != needed:
             raise ValueError(f"update_rule {rule!r} {'needs' if given is None else 'takes no'} {name}")
 
 

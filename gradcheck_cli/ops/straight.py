@@ -114,7 +114,7 @@ class _StraightGraph:
         self, original: Graph, ops: Ops, reals: Collection[str], results: Collection[str], *, quantizers: bool = False,
         around: _StraightGraph | None = None, wholes: Collection[str] = (),
     ) -> None:  # fmt: skip
-        """With `quantizers`, quantizers are gone through like a Cast, and not by the operator table."""
+        """With `quantizers`, the gradient goes straight through quantizers as through a Cast, and not by the table."""
         self.original, self.ops, self.quantizers, self.around = original, ops, quantizers, around
         self.carried = [carried(node, ops) for node in original.nodes]
         self.reals = {*reals}  # that depend on inputs
@@ -242,7 +242,7 @@ class _StraightGraph:
         return node
 
     def _inside(self, index: int, node: Node) -> Node:
-        """The node with its subgraphs gone through."""
+        """The node with its subgraphs rewritten."""
         new = {key: body.graph for key, body in self.bodies.get(index, {}).items()}
         same = all(new[key] is node.attrs[key] for key in new)
         return node if same else replace(node, attrs={**node.attrs, **new})

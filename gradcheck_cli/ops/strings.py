@@ -131,7 +131,7 @@ def _grams(tokens: Sequence[Any], lengths: Sequence[int], max_skip_count: int) -
 
 @lru_cache(maxsize=16)
 def _pool(starts: tuple[int, ...], pool: tuple[Any, ...]) -> tuple[Gram, ...]:
-    """The n-grams of a pool: those of one token from starts[0] on, those of two from starts[1] on ..."""
+    """The n-grams of a pool: of one token from starts[0] on, of two from starts[1] on, and so on."""
     ends = (*starts, len(pool))
     if not pool or ends[0] != 0 or any(a > b or (b - a) % n for n, (a, b) in enumerate(pairwise(ends), 1)):
         raise ValueError(f"ngram_counts {list(starts)} do not divide a pool of {len(pool)} tokens into n-grams")

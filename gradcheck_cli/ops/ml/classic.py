@@ -138,7 +138,7 @@ _TRANSFORMS: dict[str, Kernel] = {
 
 
 def _second_class(score: Var, post_transform: str) -> Var:
-    """Two scores from that of the second class: runtimes complete it to 1 whatever the transform."""
+    """The scores of two classes from the second one's: runtimes complete it to 1, whatever the transformation."""
     score = transformed(score, post_transform) if post_transform in ("LOGISTIC", "PROBIT") else score
     return sym.concat([1.0 - score, score], 1)
 

@@ -267,7 +267,7 @@ def decoder_masked_multi_head_attention(
 
 
 def _of_beams(x: Var, indirection: Var, width: int, past: int) -> Var:
-    """Keys or values `(N, heads, S, size)` whose past is that of the beam which each one came from."""
+    """Keys or values `(N, heads, S, size)`, with the past of the beam that each sequence came from."""
     n = x.shape[0]
     if indirection.shape[:2] != (n // width, width):
         raise ValueError(f"cache_indirection {list(indirection.shape)} does not fit {n} sequences of {width} beams")
@@ -309,7 +309,7 @@ def _parts(packed: Var) -> list[Var]:
 
 
 def _biased(operands: tuple[Var, Var, Var], bias: Var, whole_keys: bool) -> list[Var]:
-    """Each with its part of a bias `(heads * size of q, k and v together)`."""
+    """Queries, keys and values, each plus its part of a bias `(heads * size of q, k and v together)`."""
     sizes = [x.shape[1] * x.shape[3] for x in operands]
     if bias.shape != (sum(sizes),):
         raise ValueError(f"a bias of shape {list(bias.shape)} does not fit {sizes} features")

@@ -43,7 +43,7 @@ def skip_layer_normalization(
 def skip_simplified_layer_normalization(
     x: Var, skip: Var, gamma: Var, bias: Var | None = None, *, epsilon: float = SMALL
 ) -> tuple[Var, ...]:
-    """RMSNormalization of x + skip + bias; with nothing, the inverse of the root mean square, and that sum."""
+    """RMSNormalization of x + skip + bias; then zeros, the inverse of the root mean square, and that sum."""
     total = _total(x, skip, bias)
     y, inverse = simplified_layer_normalization(total, gamma, epsilon=epsilon)
     return y, sym.zeros_like(inverse), inverse, total

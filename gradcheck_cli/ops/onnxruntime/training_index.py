@@ -202,7 +202,7 @@ def average_pool_grad(dy: Var, *, shape: Ints = (), **window: Any) -> Var:
 
 
 def bind_pool_grad(bind: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """The `bind` of a pool's derivative, from that of the pool; ModelError unless operands have the shape of its output."""
+    """The `bind` of a pool's derivative, by the pool's own; ModelError unless operands have the shape of its output."""
 
     def bound(metadata: dict[str, Any], *operands: Array) -> dict[str, Any]:
         pooled = _pooled(metadata, operands[0])
