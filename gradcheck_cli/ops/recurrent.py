@@ -314,7 +314,8 @@ def recurrent(layers: Layers) -> list[Op]:
     more: dict[str, Any] = {"cuts": deciding(4), "integers": {4: Along("layout", lengths=True)}, "channels": -1}
     peepholes = {"LSTM": (7,)}
     return [composite(name, partial(kernel, layers), roles=trained(1, 2, 3, *peepholes.get(name, ())),
-                      elsewhere="to one", **more) for name, kernel in named.items()]  # fmt: skip
+                      elsewhere="to one", does=kernel.__doc__ or "", **more)
+            for name, kernel in named.items()]  # fmt: skip
 
 
 RECURRENT = recurrent(RecurrentLayer)

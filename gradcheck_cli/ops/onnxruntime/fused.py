@@ -354,7 +354,7 @@ FUSED: list[Op] = [
     fused("BiasSplitGelu", bias_split_gelu),
     fused("CDist", cdist),
     fused("ComplexMul", complex_mul),
-    fused("ComplexMulConj", lambda a, b: complex_mul(a, b, conjugated=True)),
+    fused("ComplexMulConj", lambda a, b: complex_mul(a, b, conjugated=True), does="ComplexMul with the conjugate of b."),
     fused("ExpandDims", lambda x, *, axis: sym.unsqueeze(x, (axis,)), static={"axis": 1}, bind=as_given,
           does="x with a new axis of length 1 at a position of the result."),
     fused("FastGelu", fast_gelu, roles=trained(1)),
