@@ -136,9 +136,8 @@ def _rule(body: OperatorBody) -> Any:
         known.update(zip(body.forward.outputs, answers, strict=True))
         pairs = zip(body.forward.outputs, cts, answers, strict=True)
         known.update({f"d{name}": sym.zeros_like(y) if ct is None else ct for name, ct, y in pairs})
-        made = GraphFunction(primals[0].tape, gradient, known, f"gradient of {body.name}")(
-            *[known[name] for name in gradient.inputs]
-        )
+        function = GraphFunction(primals[0].tape, gradient, known, f"gradient of {body.name}")
+        made = function(*[known[name] for name in gradient.inputs])
         by_input = {body.gradient_of[o]: v for o, v in zip(gradient.outputs, made, strict=True)}
         return tuple(by_input.get(name) for name in body.forward.inputs)
 

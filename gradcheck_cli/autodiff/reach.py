@@ -65,9 +65,7 @@ def only_decides(node: Node, operand: int, ops: Ops) -> bool:
     if any(node.subgraphs):
         return operand < _DECIDING.get(node.op, 0)
     op = ops.get(node.key)
-    return op is not None and all(
-        op.cut(node.attrs, operand, output) in ("decides", "sizes") for output in range(len(node.outputs))
-    )
+    return op is not None and all(op.cut(node.attrs, operand, i) in _SELECTS for i in range(len(node.outputs)))
 
 
 def _carriers(node: Node) -> tuple[str, ...]:

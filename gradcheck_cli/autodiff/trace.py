@@ -104,9 +104,8 @@ def run_node(tape: Tape, node: Node, scope: dict[str, Any], outputs: Sequence[st
 
 def _held(tape: Tape, name: str, value: Any, declared: TensorType | None) -> Any:
     """A fed value as a `Var`, or as a record with a `Var` for each tensor inside."""
-    return placed(
-        name, typed(value, declared, repr(name)), lambda n, x: tape.hold(n if n == name else tape.fresh(n), x)
-    )
+    record = typed(value, declared, repr(name))
+    return placed(name, record, lambda n, x: tape.hold(n if n == name else tape.fresh(n), x))
 
 
 def _keep(tape: Tape, values: Mapping[str, Any]) -> None:

@@ -98,11 +98,11 @@ def _allowing(asked: float, least: float) -> str:
     size = asked
     with suppress(OSError, ValueError, KeyError):
         size += _status("VmData") if asked else 0
-    if not (size := max(size, least)):
-        return ""
-    return (
+    size = max(size, least)
+    fits = (
         f"it takes --memory-limit {generous(size)} or more; " if size < most() else "this machine has no room for it; "
     )
+    return fits if size else ""
 
 
 def generous(size: float) -> str:
@@ -167,9 +167,8 @@ def _lower(limit: float) -> tuple[int, int] | None:
 
         before = resource.getrlimit(resource.RLIMIT_DATA)
         bounds = [bound for bound in before if bound != resource.RLIM_INFINITY]
-        resource.setrlimit(
-            resource.RLIMIT_DATA, (min([_status("VmData") + int(min(left(), max(limit, _CHEAP))), *bounds]), before[1])
-        )
+        most_data = _status("VmData") + int(min(left(), max(limit, _CHEAP)))
+        resource.setrlimit(resource.RLIMIT_DATA, (min([most_data, *bounds]), before[1]))
         return before
     return None
 

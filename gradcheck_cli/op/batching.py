@@ -47,10 +47,8 @@ def elementwise(kernel: Kernel, operands: Operands, probed: Sequence[bool], meta
 def aligned(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
     """For operands that must agree in their leading axes: those without the probe axis are broadcast over it."""
     count = stack_size(operands, probed)
-    spread = [
-        x if p or x is None else np.broadcast_to(x, (count, *x.shape)) for x, p in zip(operands, probed, strict=True)
-    ]
-    return kernel(*spread, **metadata)
+    pairs = zip(operands, probed, strict=True)
+    return kernel(*[x if p or x is None else np.broadcast_to(x, (count, *x.shape)) for x, p in pairs], **metadata)
 
 
 def shaped(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:

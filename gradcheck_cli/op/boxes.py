@@ -139,9 +139,8 @@ class BoxStack:
         if all(_inside(span, n) for span, n in zip(self.box, self.full, strict=True)):
             return self
         lengths = [min(span.length, n) for span, n in zip(self.box, self.full, strict=True)]
-        box = tuple(
-            Span(clipped(span.start, 0, n - m), m) for span, n, m in zip(self.box, self.full, lengths, strict=True)
-        )
+        axes = zip(self.box, self.full, lengths, strict=True)
+        box = tuple(Span(clipped(span.start, 0, n - m), m) for span, n, m in axes)
         return replace(self, values=self.window(box), box=box)
 
 

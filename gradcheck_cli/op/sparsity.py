@@ -20,7 +20,7 @@ from gradcheck_cli.op.batching import Operands, raised
 
 Sets: TypeAlias = Sequence[Any]  # an array for each operand, None for one that depends on nothing
 SparsityRule: TypeAlias = (
-    "Callable[[Sets, EvaluatedNode], Array | Sequence[Array]]"  # sets of the result, or of each output
+    "Callable[[Sets, EvaluatedNode], Array | Sequence[Array]]"  # sets of the result or each output
 )
 
 

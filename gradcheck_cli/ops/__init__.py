@@ -123,9 +123,8 @@ class OperatorFamilies(Mapping[tuple[str, str], Op]):
     """The operators of some families by (domain, name), each imported with its family at first use."""
 
     def __init__(self) -> None:
-        self._family = {
-            (domain, name): (file, variable) for file, variable, domain, names in FAMILIES for name in names.split()
-        }
+        families = ((family, domain, names.split()) for *family, domain, names in FAMILIES)
+        self._family = {(domain, name): family for family, domain, names in families for name in names}
         self._loaded: dict[tuple[str, str], Op] = {}
 
     def __getitem__(self, key: tuple[str, str]) -> Op:

@@ -245,9 +245,7 @@ def bind_tensor_scatter(metadata: dict[str, Any], past_cache: Array, *more: Arra
     """Metadata with the axis counted from the end; ModelError for the batch axis."""
     mode, axis = metadata.get("mode", "linear"), from_end(metadata.get("axis", -2), past_cache.ndim)
     if mode not in ("linear", "circular") or axis == -past_cache.ndim:
-        raise ModelError(
-            f"mode {mode!r} along axis {axis}; known are linear and circular, along any axis but the first"
-        )
+        raise ModelError(f"mode {mode!r} along axis {axis}; known are linear and circular, not along the first axis")
     return {"mode": mode, "axis": axis}
 
 

@@ -188,9 +188,7 @@ def bind_mel(metadata: dict[str, Any], lower: Array, upper: Array) -> dict[str, 
     """Metadata with counts as numbers; an error if the matrix does not fit into memory."""
     counts = {name: int(scalar(metadata[name])) for name in ("num_mel_bins", "dft_length", "sample_rate")}
     if min(counts.values()) < 0 or not counts["sample_rate"] or lower.size != 1 or upper.size != 1:
-        raise ModelError(
-            f"{counts} and frequencies of shapes {list(lower.shape)}, {list(upper.shape)} define no filters"
-        )
+        raise ModelError(f"{counts} and frequencies {list(lower.shape)}, {list(upper.shape)} define no filters")
     checked((counts["dft_length"] // 2 + 1, counts["num_mel_bins"] + 2))
     return {**metadata, **counts}
 

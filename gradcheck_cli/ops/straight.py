@@ -45,9 +45,8 @@ def carried(node: Node, ops: Ops) -> tuple[str, ...]:
         return ()
     if node.op == "CastLike":
         return node.inputs[:1]
-    return tuple(
-        name for i, name in enumerate(node.inputs) if name and (node.key in _ROUNDING or not only_decides(node, i, ops))
-    )
+    rounds = node.key in _ROUNDING
+    return tuple(name for i, name in enumerate(node.inputs) if name and (rounds or not only_decides(node, i, ops)))
 
 
 def unrounded(ops: Ops) -> Ops:

@@ -327,9 +327,8 @@ def word_conv_embedding(
         if given not in (None, known):
             raise ValueError(f"{name} is {given}; that of the filters is {known}")
     if words.ndim != 2 or words.shape[1] < width or table.shape[1:] != (features,):
-        raise ValueError(
-            f"words {list(words.shape)}, characters {list(table.shape)} and filters {list(w.shape)} do not fit"
-        )
+        shapes = f"words {list(words.shape)}, characters {list(table.shape)} and filters {list(w.shape)}"
+        raise ValueError(f"{shapes} do not fit")
     letters = sym.unsqueeze(table.tape.apply("Gather", table, words), (1,))
     y = sym.tanh(sym.squeeze(letters.tape.apply("Conv", letters, w, b), (3,)))
     lengths = sym.sum(sym.cast(words > 0, np.int64), (1,))

@@ -156,7 +156,7 @@ def m_rotary_embedding(
     half, sections = cos_cache.shape[-1], tuple(mrope_section)
     if len(sections) != 3 or min(sections) < 0 or sum(sections) != half or mrope_layout not in (0, 1):
         raise ValueError(
-            f"mrope_section {list(sections)} does not share {half} angles, or layout {mrope_layout} is no 0 or 1"
+            f"mrope_section {list(sections)} does not make {half} angles, or layout {mrope_layout} is not 0 or 1"
         )
     parts = x if x.ndim == 4 else by_heads(x, num_heads)
     if position_ids.shape != (3, parts.shape[0], parts.shape[2]):
@@ -313,10 +313,8 @@ def _biased(operands: tuple[Var, Var, Var], bias: Var, whole_keys: bool) -> list
     sizes = [x.shape[1] * x.shape[3] for x in operands]
     if bias.shape != (sum(sizes),):
         raise ValueError(f"a bias of shape {list(bias.shape)} does not fit {sizes} features")
-    parts = [
-        sym.reshape(b, (x.shape[1], 1, x.shape[3])) for x, b in zip(operands, sym.split(bias, sizes, 0), strict=True)
-    ]
-    return [x + b if whole_keys or i == 0 else x for i, (x, b) in enumerate(zip(operands, parts, strict=True))]
+    pairs = enumerate(zip(operands, sym.split(bias, sizes, 0), strict=True))
+    return [x + sym.reshape(b, (x.shape[1], 1, x.shape[3])) if whole_keys or i == 0 else x for i, (x, b) in pairs]
 
 
 def _grouped(query: Var, key: Var | None, value: Var | None, heads: int, kv_heads: int) -> tuple[Var, Var, Var]:

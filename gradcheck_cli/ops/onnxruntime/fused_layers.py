@@ -173,9 +173,8 @@ def gated_add(x: Var, y: Var, gate: Var, gate_weight: Var | None = None) -> Var:
     if gate_weight is not None:
         gate = sym.sigmoid(sym.matmul(gate, gate_weight))
     if gate.shape != (*x.shape[:-1], 1) or y.shape != x.shape:
-        raise ValueError(
-            f"y is {list(x.shape)} and the gate {[*x.shape[:-1], 1]}, not {list(y.shape)}, {list(gate.shape)}"
-        )
+        wanted = f"y is {list(x.shape)} and the gate {[*x.shape[:-1], 1]}"
+        raise ValueError(f"{wanted}, not {list(y.shape)} and {list(gate.shape)}")
     return x + y * gate
 
 

@@ -211,9 +211,8 @@ def _tokens(x: Var, start: int, end: int) -> Var:
 
 def _first_tokens(x: Var, start: int, count: int, capacity: int) -> Var:
     """`count` entries from `start` on, and zeros up to the capacity."""
-    return sym.pad(
-        sym.slice(x, (start,), (start + count,), (0,)), (*(0,) * x.ndim, capacity - count, *(0,) * (x.ndim - 1))
-    )
+    taken = sym.slice(x, (start,), (start + count,), (0,))
+    return sym.pad(taken, (*(0,) * x.ndim, capacity - count, *(0,) * (x.ndim - 1)))
 
 
 def _batches(bounds: Sequence[int] | None, lead: tuple[int, ...], state: Var | None) -> list[tuple[int, int]]:

@@ -33,9 +33,7 @@ def ngram_repeat_block(input_ids: Var, scores: Var, *, ngram_size: int) -> Var:
     """Scores, with -infinity for words that would repeat an n-gram."""
     ids = input_ids.tape.guard(input_ids)
     if ngram_size < 1 or ids.ndim != 2 or scores.ndim != 2 or len(ids) != scores.shape[0]:
-        raise ValueError(
-            f"words {list(ids.shape)} do not go with scores {list(scores.shape)}, or {ngram_size} is no size"
-        )
+        raise ValueError(f"words {list(ids.shape)} do not go with scores {list(scores.shape)} in {ngram_size}-grams")
     barred = np.zeros(scores.shape, bool)
     for row, words in zip(barred, ids.tolist(), strict=True):
         end = words[len(words) - ngram_size + 1 :] if len(words) >= ngram_size else None

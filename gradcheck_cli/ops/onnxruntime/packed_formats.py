@@ -184,8 +184,6 @@ _FORMATS = {
     22: PackedFormat(256, 82, _iq2_s),
     23: PackedFormat(256, 136, _iq4_xs),
     30: PackedFormat(1, 2, _whole(ml_dtypes.bfloat16)),
-    42: PackedFormat(
-        64, 18, lambda b, dtype: _scale(b, dtype) * (_bits(b[:, 2:], 2).reshape(-1, 64).astype(dtype) - 1)
-    ),
+    42: PackedFormat(64, 18, lambda b, to: _scale(b, to) * (_bits(b[:, 2:], 2).reshape(-1, 64).astype(to) - 1)),  # Q2_0
 }
 PACKED_FORMATS: list[Op] = [Op("GatherPacked", gather_packed, zero, domain=DOMAIN)]
