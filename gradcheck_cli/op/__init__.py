@@ -7,7 +7,7 @@ A kernel takes operands (arrays, positional) and metadata (keyword); its keyword
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from inspect import Parameter
@@ -550,6 +550,12 @@ def _dtype(value: Any) -> np.dtype[Any]:
     if value not in DTYPES:
         raise UnsupportedError(f"dtype number {value} is not known", code="GC503")
     return DTYPES[value]
+
+
+def require_known(name: str, value: Any, known: Collection[Any], error: type[Exception] = ValueError) -> None:
+    """Raises an error that says what is known, unless the value of an attribute is among it."""
+    if value not in known:
+        raise error(f"{name} is {value!r}; known are {', '.join(map(str, known))}")
 
 
 def negative_axes(metadata: dict[str, Any], *operands: Array | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.native.geometry import Windows, conv_shape, conv_transpose_shape
 from gradcheck_cli.native.reference import combined
-from gradcheck_cli.op import Op, attributes_of, trained
+from gradcheck_cli.op import Op, attributes_of, require_known, trained
 from gradcheck_cli.op.batching import trailing
 from gradcheck_cli.op.box_rules import Boxes, NodeShapes, OutputBoxes
 from gradcheck_cli.op.boxes import Box, Span, clipped
@@ -263,8 +263,7 @@ def auto_padding(metadata: dict[str, Any]) -> str:
     """The kind of automatic padding, NOTSET by default."""
     known = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
     auto_pad = str(metadata.get("auto_pad") or "NOTSET")
-    if auto_pad not in known:
-        raise ModelError(f"auto_pad is {auto_pad!r}; known are {', '.join(known)}")
+    require_known("auto_pad", auto_pad, known, ModelError)
     return auto_pad
 
 

@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import LimitError, UnsupportedError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Along, Op, composite, deciding, zero
+from gradcheck_cli.op import Along, Op, composite, deciding, require_known, zero
 from gradcheck_cli.ops.sampling import LINEAR, Taps, entries, extended, meet, weighted
 from gradcheck_cli.ops.shape import checked
 
@@ -136,8 +136,7 @@ def _window(start: Var, end: Var, bins: int, length: int) -> tuple[Var, Var]:
 
 def image_decoder(stream: Array, *, pixel_format: str = "RGB") -> Array:
     """Pixels (height, width, channels) of an image file, given as a vector of bytes; no pixels if it is no image."""
-    if pixel_format not in _PIXELS:
-        raise ValueError(f"pixel_format is {pixel_format!r}; known are {', '.join(_PIXELS)}")
+    require_known("pixel_format", pixel_format, _PIXELS)
     try:
         from PIL import Image
     except ImportError:

@@ -12,7 +12,9 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import Along, Op, attributes_of, composite, deciding
+from gradcheck_cli.op import Along, Op, attributes_of, composite, deciding, require_known
+
+REDUCTIONS = ("none", "sum", "mean")
 
 
 def negative_log_likelihood(
@@ -72,8 +74,7 @@ def total_weight(weight: Var | float) -> Var | float:
 
 def check_reduction(reduction: str) -> None:
     """Raises ValueError for a reduction that is not known."""
-    if reduction not in ("none", "sum", "mean"):
-        raise ValueError(f"reduction is {reduction!r}; known are none, sum and mean")
+    require_known("reduction", reduction, ("none", "sum", "mean"))
 
 
 LOSS: list[Op] = [

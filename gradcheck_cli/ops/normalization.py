@@ -15,7 +15,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import NONZERO, Op, composite, negative_axes, statistics, trained
+from gradcheck_cli.op import NONZERO, Op, composite, negative_axes, require_known, statistics, trained
 
 EPSILON = float(np.float32(1e-5))  # as ONNX stores it
 MOMENTUM = float(np.float32(0.9))
@@ -107,8 +107,7 @@ def rms_normalization_vjp(
 
 def lp_normalization(x: Var, *, axis: int = -1, p: int = 2) -> Var:
     """x over its norm along an axis; 0 if the norm is 0."""
-    if p not in (1, 2):
-        raise ValueError(f"p is {p}; known are 1, 2")
+    require_known("p", p, (1, 2))
     norm = x.tape.apply(f"ReduceL{p}", x, sym.ints(x.tape, (axis,)))
     zero = sym.equal(norm, 0)
     return sym.where(zero, 0, x / sym.where(zero, 1, norm))

@@ -14,7 +14,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, box_rules, composite
+from gradcheck_cli.op import Op, box_rules, composite, require_known
 from gradcheck_cli.op.batching import Kernel, Operands, on, stack_size
 from gradcheck_cli.op.sparsity import moved
 from gradcheck_cli.ops.index import scatter_back
@@ -124,8 +124,7 @@ def bind_pad(metadata: dict[str, Any], x: Array, value: Array | None = None) -> 
     """Metadata with widths for every axis: those before all axes, then those behind."""
     given, mode = as_tuple(metadata["pads"]), metadata.get("mode", "constant")
     axes = axes_of(range(x.ndim) if metadata.get("axes") is None else metadata["axes"], x.ndim)
-    if mode not in _MODES:
-        raise ModelError(f"mode is {mode!r}; known are {', '.join(_MODES)}")
+    require_known("mode", mode, _MODES, ModelError)
     if len(given) != 2 * len(axes) or (value is not None and value.size != 1):
         raise ModelError(f"{len(given)} pads do not fit {len(axes)} axes, or the value is not a single number")
     pads = [0] * 2 * x.ndim

@@ -14,7 +14,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.op import Op, attributes_of, composite, from_end, quantized, rounding, rounding_into
+from gradcheck_cli.op import Op, attributes_of, composite, from_end, quantized, require_known, rounding, rounding_into
 
 ROUNDED, COUNTED = ("gradcheck", "Rounded"), ("gradcheck", "Counted")
 
@@ -188,8 +188,7 @@ def to_power_of_two(x: Array, *, saturate: int, round_mode: str) -> Array:
     """The magnitude of x as float8_e8m0fnu, which holds the exponents from -127 to 127 and NaN."""
     mantissa, exponent = np.frexp(np.abs(x))
     limits = {"up": 0.5, "nearest": np.nextafter(0.75, 0), "down": 1.0}
-    if round_mode not in limits:
-        raise ValueError(f"round_mode is {round_mode!r}; known are {', '.join(limits)}")
+    require_known("round_mode", round_mode, limits)
     exponent = exponent - 1 + (mantissa > limits[round_mode])
     exponent = np.where(x == 0, -128, np.where(np.isinf(x), 128, exponent))
     valid = np.abs(exponent) <= 127 if not saturate else np.ones(x.shape, bool)

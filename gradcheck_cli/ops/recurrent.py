@@ -18,7 +18,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import Along, Op, attributes_of, composite, deciding, trained
+from gradcheck_cli.op import Along, Op, attributes_of, composite, deciding, require_known, trained
 from gradcheck_cli.ops.activation import HARD_SLOPE, LEAK
 from gradcheck_cli.ops.attention import by_heads
 
@@ -52,10 +52,8 @@ class RecurrentLayer:
 
     def __post_init__(self) -> None:
         hidden, count = self.hidden, self.directions
-        if self.direction not in ("forward", "reverse", "bidirectional"):
-            raise ValueError(f"direction is {self.direction!r}; known are forward, reverse, bidirectional")
-        if self.layout not in (0, 1):
-            raise ValueError(f"layout is {self.layout}; known are 0 and 1")
+        require_known("direction", self.direction, ("forward", "reverse", "bidirectional"))
+        require_known("layout", self.layout, (0, 1))
         fits = self.x.ndim == 3 and self.w.shape == (count, self.gates * hidden, self.x.shape[2])
         if not fits or self.r.shape != (count, self.gates * hidden, hidden):
             raise ValueError(f"x, W and R do not fit {count} directions of {self.gates} gates")
@@ -333,8 +331,7 @@ def causal_conv(
     x: Var, weight: Var, bias: Var | None, past: Var | None, activation: str, dilation: int = 1
 ) -> tuple[Var, Var]:
     """Each channel of x `(N, C, length)` filtered by itself, looking back on a past; and x behind that past."""
-    if activation not in ("none", "silu", "swish"):
-        raise ValueError(f"activation is {activation!r}; known are none, silu, swish")
+    require_known("activation", activation, ("none", "silu", "swish"))
     if x.ndim != 3 or weight.ndim != 3 or weight.shape[:2] != (x.shape[1], 1) or not weight.shape[2]:
         raise ValueError(f"x is (N, C, length) and W is (C, 1, k), not {list(x.shape)} and {list(weight.shape)}")
     shape = *x.shape[:2], (weight.shape[2] - 1) * dilation
@@ -403,8 +400,7 @@ def _advanced(state: Var, k: Var, v: Var, gate: Var | None, rate: Var | None) ->
 def check_rule(rule: str, decay: Var | None, beta: Var | None) -> None:
     """ValueError for a rule that is not known, or without what it needs, or with what it does not take."""
     known = ("linear", "gated", "delta", "gated_delta")
-    if rule not in known:
-        raise ValueError(f"update_rule is {rule!r}; known are {', '.join(known)}")
+    require_known("update_rule", rule, known)
     for name, given, needed in (("decay", decay, "gated" in rule), ("beta", beta, "delta" in rule)):
         if (given is not None) != needed:
             raise ValueError(f"update_rule {rule!r} {'needs' if given is None else 'takes no'} {name}")

@@ -16,7 +16,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, Vjp, attributes_of, composite, deciding, from_end
+from gradcheck_cli.op import Op, Vjp, attributes_of, composite, deciding, from_end, require_known
 from gradcheck_cli.op.batching import Kernel, Operands, aligned, loop
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets, SparsityRule
 from gradcheck_cli.ops.index import along, bind_elements, flat_index
@@ -147,8 +147,7 @@ def _misfit(data: Array, indices: Array, updates: Array) -> ModelError:
 
 def _known(metadata: dict[str, Any]) -> str:
     reduction = metadata.get("reduction", "none")
-    if reduction not in ("none", *REDUCTIONS):
-        raise ModelError(f"reduction is {reduction!r}; known are none, {', '.join(REDUCTIONS)}")
+    require_known("reduction", reduction, ("none", *REDUCTIONS), ModelError)
     return str(reduction)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from gradcheck_cli.errors import LimitError, UnsupportedError
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, zero
+from gradcheck_cli.op import Op, require_known, zero
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.ops.shape import checked
 
@@ -32,8 +32,7 @@ def string_normalizer(
 
     Case is changed as Unicode defines it, whatever the locale.
     """
-    if case_change_action not in _CASES:
-        raise ValueError(f"case_change_action is {case_change_action!r}; known are {', '.join(_CASES)}")
+    require_known("case_change_action", case_change_action, _CASES)
     if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
         raise ValueError(f"strings come as [C] or [1, C], not {list(x.shape)}")
     change, same = _CASES[case_change_action], _CASES["NONE"] if is_case_sensitive else str.casefold

@@ -18,7 +18,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import gradients
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.autodiff.trace import GraphFunction
-from gradcheck_cli.op import Op, composite, squares
+from gradcheck_cli.op import Op, composite, require_known, squares
 
 DOMAIN = "ai.onnx.preview.training"
 
@@ -59,8 +59,7 @@ def momentum(
     r: Var, t: Var, *xs: Var, alpha: float, beta: float, mode: str, norm_coefficient: float
 ) -> list[Var]:  # fmt: skip
     """A step by a running sum of gradients, or one ahead of it (nesterov); new X, then new sums."""
-    if mode not in ("standard", "nesterov"):
-        raise ValueError(f"mode is {mode!r}; known are standard, nesterov")
+    require_known("mode", mode, ("standard", "nesterov"))
     share = sym.where(t > 0, t.tape.constant(beta, r.dtype), 1)
 
     def step(x: Var, g: Var, v: Var) -> tuple[Var, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Along, Op, composite, counting, stepping
+from gradcheck_cli.op import Along, Op, composite, counting, require_known, stepping
 from gradcheck_cli.op.batching import Kernel
 
 DOMAIN = "ai.onnx.ml"
@@ -104,8 +104,7 @@ def feature_vectorizer(*xs: Var, inputdimensions: tuple[int, ...] = ()) -> Var:
 
 def transformed(scores: Var, post_transform: str) -> Var:
     """Scores transformed as the attribute `post_transform` says."""
-    if post_transform not in _TRANSFORMS:
-        raise ValueError(f"post_transform is {post_transform!r}; known are {', '.join(_TRANSFORMS)}")
+    require_known("post_transform", post_transform, _TRANSFORMS)
     result: Var = _TRANSFORMS[post_transform](scores)
     return result
 

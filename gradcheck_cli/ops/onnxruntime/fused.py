@@ -14,7 +14,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import Op, as_given, attributes_of, composite, counting, deciding, either, trained
+from gradcheck_cli.op import Op, as_given, attributes_of, composite, counting, deciding, either, require_known, trained
 from gradcheck_cli.ops.conv import conv, conv_transpose, padded, settled
 from gradcheck_cli.ops.images import check_images
 from gradcheck_cli.ops.index import INDEX
@@ -166,8 +166,7 @@ def unfold_tensor(x: Var, *, dim: int = -1, size: int, step: int = 1) -> Var:
 
 def cdist(a: Var, b: Var, *, metric: str = "sqeuclidean") -> Var:
     """Distances of the rows of two matrices: "euclidean", or their squares "sqeuclidean"."""
-    if metric not in ("euclidean", "sqeuclidean"):
-        raise ValueError(f"metric is {metric!r}; known are 'euclidean' and 'sqeuclidean'")
+    require_known("metric", metric, ("euclidean", "sqeuclidean"))
     apart = sym.unsqueeze(a, (1,)) - sym.unsqueeze(b, (0,))
     squares = sym.sum(apart * apart, (-1,), keepdims=False)
     return sym.sqrt(squares) if metric == "euclidean" else squares
@@ -202,8 +201,7 @@ def _activated(
         return sym.tanh(y * (1.0 if beta is None else beta)) * (1.0 if alpha is None else alpha)
     if name == "ParametricSoftplus":
         return sym.softplus(y * (1.0 if beta is None else beta)) * (1.0 if alpha is None else alpha)
-    if name not in _PARAMETERS:
-        raise ValueError(f"activation is {name!r}; known are {', '.join(_PARAMETERS)}")
+    require_known("activation", name, _PARAMETERS)
     values = {"alpha": alpha, "beta": beta, "gamma": gamma}
     given = {key: value for key in _PARAMETERS[name] if (value := values[key]) is not None}
     return y.tape.apply(name, y, **given, **({} if axis is None else {"axis": axis}))

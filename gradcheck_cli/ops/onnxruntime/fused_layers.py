@@ -14,7 +14,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.op import Op, attributes_of, composite, counting, deciding, either, trained
+from gradcheck_cli.op import Op, attributes_of, composite, counting, deciding, either, require_known, trained
 from gradcheck_cli.op.batching import Kernel
 from gradcheck_cli.ops.normalization import inverse_rms
 from gradcheck_cli.ops.onnxruntime.fused import channels_back, channels_first, fused
@@ -103,8 +103,7 @@ def group_norm(
     x: Var, gamma: Var, beta: Var, *, activation: int, channels_last: int = 1, epsilon: float = EPSILON, groups: int
 ) -> Var:
     """GroupNormalization of images, with channels last by default, and Silu if `activation` is 1."""
-    if activation not in (0, 1):
-        raise ValueError(f"activation is {activation}; known are 0 and 1")
+    require_known("activation", activation, (0, 1))
     first = channels_first(x) if channels_last else x
     y = x.tape.apply("GroupNormalization", first, gamma, beta, num_groups=groups, epsilon=epsilon)
     y = channels_back(y) if channels_last else y
@@ -125,8 +124,7 @@ def skip_group_norm(
 
 def gated_rms_norm(x: Var, scale: Var, gate: Var, *, activation: str = "silu", epsilon: float = EPSILON) -> Var:
     """RMSNormalization of groups of as many entries as the scale has, times a gate's Silu or sigmoid."""
-    if activation not in ("silu", "swish", "sigmoid"):
-        raise ValueError(f"activation is {activation!r}; known are 'silu', 'swish' and 'sigmoid'")
+    require_known("activation", activation, ("silu", "swish", "sigmoid"))
     if not scale.size or x.shape[-1] % scale.size:
         raise ValueError(f"{x.shape[-1]} features are no groups of {scale.size}")
     groups = sym.reshape(x, (*x.shape[:-1], x.shape[-1] // scale.size, scale.size))

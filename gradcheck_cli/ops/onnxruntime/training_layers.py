@@ -20,7 +20,6 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import DTYPES, Op, attributes_of, composite, deciding, rounding_of, with_axis
 from gradcheck_cli.ops.activation import LEAK
 from gradcheck_cli.ops.loss import (
-    check_reduction,
     negative_log_likelihood,
     picked_classes,
     reduced,

@@ -15,7 +15,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.graph.containers import CONTAINERS, described
 from gradcheck_cli.graph.containers import Sequence as Tensors
-from gradcheck_cli.op import Op, on_containers
+from gradcheck_cli.op import Op, on_containers, require_known
 from gradcheck_cli.ops.onnxruntime.fused import DOMAIN, fused
 from gradcheck_cli.ops.sequence import items_of
 
@@ -129,8 +129,7 @@ def adam_w(
     In mode 0 the weights decay before the step, and each mean is corrected; in mode 1 they decay after it, and the rate
     is corrected.
     """
-    if adam_mode not in (0, 1):
-        raise ValueError(f"adam_mode is {adam_mode}; known are 0 and 1")
+    require_known("adam_mode", adam_mode, (0, 1))
     stepped, rate, count, update = [], sym.reshape(_single(rate), ()), _single(count), _single(update)
     for w, g, m, v in _rows(weights, gradients, means, squares):
         first, second = _corrections(count, alpha, beta, correct_bias, g)
