@@ -261,9 +261,8 @@ def steps(metadata: dict[str, Any], rank: int) -> dict[str, Any]:
 
 def auto_padding(metadata: dict[str, Any]) -> str:
     """The kind of automatic padding, NOTSET by default."""
-    known = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
     auto_pad = str(metadata.get("auto_pad") or "NOTSET")
-    require_known("auto_pad", auto_pad, known, ModelError)
+    require_known("auto_pad", auto_pad, ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"), ModelError)
     return auto_pad
 
 

@@ -60,7 +60,7 @@ def picked_classes(labels: Var, classes: int, ignore_index: int | None) -> Var:
 
 def reduced(losses: Var, weight: Var | float, reduction: str) -> Var:
     """The losses, their sum, or their mean: the sum over the total weight."""
-    check_reduction(reduction)
+    require_known("reduction", reduction, REDUCTIONS)
     if reduction == "none":
         return losses
     total = sym.sum(losses, keepdims=False)
@@ -70,11 +70,6 @@ def reduced(losses: Var, weight: Var | float, reduction: str) -> Var:
 def total_weight(weight: Var | float) -> Var | float:
     """The sum of weights; a number is one already."""
     return sym.sum(weight, keepdims=False) if isinstance(weight, Var) else weight
-
-
-def check_reduction(reduction: str) -> None:
-    """Raises ValueError for a reduction that is not known."""
-    require_known("reduction", reduction, ("none", "sum", "mean"))
 
 
 LOSS: list[Op] = [

@@ -17,7 +17,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import unbroadcast
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import DTYPES, Op, attributes_of, composite, deciding, rounding_of, with_axis
+from gradcheck_cli.op import DTYPES, Op, attributes_of, composite, deciding, require_known, rounding_of, with_axis
 from gradcheck_cli.ops.activation import LEAK
 from gradcheck_cli.ops.loss import (
     negative_log_likelihood,
@@ -198,7 +198,7 @@ def _one_hot(label: Var, like: Var) -> Var:
 
 def _share(dy: Var, weight: Var | float, reduction: str, axis: int) -> Var:
     """The share of dY of every sample, in a shape that broadcasts along the axis of classes."""
-    check_reduction(reduction)
+    require_known("reduction", reduction, REDUCTIONS)
     if reduction == "none":
         return sym.unsqueeze(dy, (axis,))
     whole = sym.reshape(dy, ())
