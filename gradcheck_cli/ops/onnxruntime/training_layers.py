@@ -20,6 +20,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.op import DTYPES, Op, attributes_of, composite, deciding, require_known, rounding_of, with_axis
 from gradcheck_cli.ops.activation import LEAK
 from gradcheck_cli.ops.loss import (
+    REDUCTIONS,
     negative_log_likelihood,
     picked_classes,
     reduced,
