@@ -464,7 +464,7 @@ class Tape:
         if self.fixed.issuperset(step.operands + step.statics) and "rng" not in step.metadata:
             self.fixed.update(names)
             if self.values.derived(step.op, step.operands, step.metadata, names, results):
-                return tuple(Large(self, n) for n in names)
+                return tuple(Large(self, n) if n else Var(self, n, y) for n, y in zip(names, results, strict=False))
         self.values.update((n, y) for n, y in zip(names, results, strict=False) if n)
         return tuple([Var(self, n, y) for n, y in zip(names, results, strict=False)])
 

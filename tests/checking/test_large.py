@@ -102,6 +102,14 @@ def test_what_is_made_of_large_weights_is_made_again_and_what_is_fed_is_not() ->
     assert type(made[1] * fed) is not Large
 
 
+def test_an_output_of_large_weights_that_nothing_reads_has_no_name() -> None:
+    tape, made = tape_of(KEPT // 8, 2)
+    parts = tape.emit("Split", (made[1], np.array([1, KEPT // 8 - 1])), {"axis": 0}, n_outputs=2, outputs=["first", ""])
+    assert isinstance(parts[0], Large)
+    assert [part.name for part in parts] == ["first", ""]
+    assert parts[0].value.tolist() == [1]
+
+
 def test_random_numbers_are_drawn_once() -> None:
     tape, _ = tape_of(KEPT // 8, 2)
     drawn = tape.apply("RandomNormal", shape=(LARGE,))
