@@ -117,8 +117,8 @@ def gated_delta_net(
     states = sym.full(q.tape, shape, 0, q.dtype) if initial_state is None else sym.cast(initial_state, q.dtype)
     if states.shape != shape:
         raise ValueError(f"initial_state has shape {list(states.shape)}; it needs {list(shape)}")
-    q, k = (sym.repeat(x, heads // x.shape[1], 1) for x in (q, k))  # a head is shared by several of v
-    read, rows = q * (scale or size**-0.5), (k, v, g, rates)
+    read, keys = (sym.repeat(x, heads // x.shape[1], 1) for x in (q, k))  # a head is shared by several of v
+    read, rows = read * (scale or size**-0.5), (keys, v, g, rates)
     y, added, last = _recurred(read, rows, states, spans if cu_seqlens is not None else [(0, tokens)])
     outputs = sym.cast(sym.reshape(y, (*lead, *v.shape[1:])), query.dtype), last
     if n_outputs < 3:
