@@ -296,18 +296,15 @@ def ended(graph: Graph, fresh: Callable[[str], str]) -> Graph:
 
 def draws(graph: Graph, ops: Ops) -> bool:
     """True if a node of the graph or of its subgraphs draws random numbers."""
-    return any(
-        _node_draws(node, graph, ops) or any(draws(inner, ops) for inner in node.subgraphs) for node in graph.nodes
-    )
-
-
-def _node_draws(node: Node, graph: Graph, ops: Ops) -> bool:
-    if node.key not in ops or "rng" not in ops[node.key].signature.supplied:
-        return False
-    if "Dropout" not in node.op:
-        return True
-    training = graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.asarray(False)
-    return training is None or bool(np.any(training))
+    for node in graph.nodes:
+        drawing = node.key in ops and "rng" in ops[node.key].signature.supplied
+        if drawing and "Dropout" in node.op:
+            given = node.inputs[2] if len(node.inputs) > 2 else ""
+            training = graph.constants.get(given) if given else np.asarray(False)
+            drawing = training is None or bool(np.any(training))
+        if drawing or any(draws(inner, ops) for inner in node.subgraphs):
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

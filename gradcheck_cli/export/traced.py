@@ -87,9 +87,10 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     shapes = (*declared, *(array.shape for array in model.graph.constants.values()))
     fixed = {d for shape in shapes for d in shape if isinstance(d, int)}  # sizes that open dimensions should not get
     groups = [DimGroup((d,), tuple(n for n in (_BATCHES if batches[d] else _LENGTHS) if n not in fixed)) for d in free]
+    added = [DimGroup((count.symbol,), COUNTS) for count in counted]
     if not trial.go(groups, base):
-        groups = trial.joined(list(_moving(trial, base, groups)), base)
-    for group in (DimGroup((count.symbol,), COUNTS) for count in counted):
+        groups, added = [], [*_moving(trial, base, groups), *added]
+    for group in added:
         if trial.go([*groups, group], base):
             groups.append(group)
     moved = {d for group in groups for d in group.dims}
@@ -175,14 +176,6 @@ class _Trial:
         while low < high - 1:
             low, high = ((low + high) // 2, high) if runs((low + high) // 2) else (low, (low + high) // 2)
         return DimGroup(group.dims, group.sizes[: low + 1]) if low + 1 >= RUNS else None
-
-    def joined(self, groups: Sequence[DimGroup], base: Mapping[str, int]) -> list[DimGroup]:
-        """The groups that can change all at once."""
-        kept: list[DimGroup] = []
-        for group in groups:
-            if self.go([*kept, group], base):
-                kept.append(group)
-        return kept
 
 
 def _moving(trial: _Trial, base: Mapping[str, int], groups: Sequence[DimGroup]) -> Iterator[DimGroup]:
@@ -476,12 +469,9 @@ class Declarations:
             return self.model.known_shape(name)
         if name in self.found.passing:
             return (None,) * len(shape)
-        by_sizes = {sizes: d for d, sizes in self.found.trials.symbols.items()}
-        return tuple(sizes[0] if len(set(sizes)) == 1 else self._named(by_sizes.get(sizes)) for sizes in shape)
-
-    def _named(self, dim: str | None) -> str | None:
-        """The dimension, if its name is the model's own."""
-        return dim if dim in self.model.source.symbols else None
+        own = self.model.source.symbols
+        by_sizes = {sizes: d for d, sizes in self.found.trials.symbols.items() if d in own}
+        return tuple(sizes[0] if len(set(sizes)) == 1 else by_sizes.get(sizes) for sizes in shape)
 
     def notes(self) -> Iterator[str]:
         """Sentences about dimensions that are not independent or not open."""

@@ -186,7 +186,14 @@ def load(path: str | os.PathLike[str]) -> Bundle:
     """Reads the bundle in a folder, or the one of a `bundle.json`; raises a UsageError if it is not valid."""
     given = Path(path)
     file = given / MANIFEST if given.is_dir() else given
-    manifest = _manifest(file)
+    try:
+        manifest = json.loads(content(file, _LONGEST))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        manifest = None
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        raise UsageError(f"{file} is no bundle of a failed check: its schema is not {SCHEMA}")
     try:
         return _bundle(file.parent, manifest)
     except UsageError as error:
@@ -314,18 +321,6 @@ def _write(folder: Path, manifest: Mapping[str, Any]) -> None:
     os.replace(new, folder / MANIFEST)
 
 
-def _manifest(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(content(file, _LONGEST))
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise UsageError(f"{file} is no bundle of a failed check: its schema is not {SCHEMA}")
-    return found
-
-
 def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
@@ -402,13 +397,13 @@ class ValueReader:
 
     def _array(self, key: str) -> Array:
         if self._arrays is None:
-            self._arrays = {} if self.file is None else read_arrays(self.file)
+            self._arrays = {} if self.file is None else _read_arrays(self.file)
         if key not in self._arrays:
             raise UsageError(f"the array {shown(key)!r} is missing")
         return self._arrays[key]
 
 
-def read_arrays(file: Path) -> dict[str, Array]:
+def _read_arrays(file: Path) -> dict[str, Array]:
     """The arrays in an untrusted .npz file; only numbers are allowed."""
     try:
         arrays = dict(Npz(file, MOST_BYTES))

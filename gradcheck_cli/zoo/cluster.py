@@ -77,7 +77,7 @@ class Cluster:
 
     def __init__(self, client: Client, limits: Limits, done: Done, listen: JobListener, work: str) -> None:
         self.client, self.limits, self.done, self.listen, self.work = client, limits, done, listen, work
-        self.topic = f"gradcheck-{uuid.uuid4().hex}"
+        self.topic = _ticket()
         self.admission, self.interrupts = Admission(limits), Interrupts()
         self.out: dict[str, Sent] = {}  # ticket -> a parcel without an answer
         self.news: deque[tuple[str, str, Any]] = deque()  # ticket, kind, value; from threads of the client
@@ -87,8 +87,11 @@ class Cluster:
     def run(self, jobs: Iterable[Job]) -> None:
         with self.interrupts.heeded(), selectors.DefaultSelector() as selector:
             selector.register(self.interrupts.reader, selectors.EVENT_READ)
-            feed = Feed((self._packed(job) for job in jobs), self.interrupts.wake)
-            self.client.subscribe_topic(self.topic, self._hear)
+            parcels = (
+                packed(_ticket(), job, self.limits, self.work) for job in jobs
+            )  # reads files in the feed's thread
+            feed = Feed(parcels, self.interrupts.wake)
+            self.client.subscribe_topic(self.topic, lambda event: self._note(**event[1]))
             try:
                 self._look()
                 while self._fill(feed):
@@ -103,19 +106,12 @@ class Cluster:
 
     # --- sending
 
-    def _packed(self, job: Job) -> Parcel:
-        """Packs a job; called in the feed's thread, since it reads files."""
-        return packed(f"gradcheck-{uuid.uuid4().hex}", job, self.limits, self.work)
-
     def _fill(self, feed: Feed[Parcel]) -> bool:
         """Sends as many parcels as there are threads, and some more; False if nothing is left to do."""
-        while len(self.out) < self._places() and (parcel := feed.take()) is not None:
+        places = sum(worker["nthreads"] + _AHEAD for worker in self.workers.values())
+        while len(self.out) < min(self.limits.jobs or places, places) and (parcel := feed.take()) is not None:
             self._send(parcel)
         return bool(self.out) or not feed.over
-
-    def _places(self) -> int:
-        threads = sum(worker["nthreads"] for worker in self.workers.values())
-        return min(self.limits.jobs or threads + _AHEAD * len(self.workers), threads + _AHEAD * len(self.workers))
 
     def _send(self, parcel: Parcel, before: Sent | None = None) -> None:
         """Sends a parcel; one that is too large for every worker gets a record at once."""
@@ -137,16 +133,12 @@ class Cluster:
 
     def _anew(self, sent: Sent, parcel: Parcel) -> None:
         """Sends a job again under a new ticket, so that answers to the old one are dropped."""
-        self._send(replace(parcel, ticket=f"gradcheck-{uuid.uuid4().hex}"), sent)
+        self._send(replace(parcel, ticket=_ticket()), sent)
 
     # --- hearing
 
-    def _hear(self, event: Any) -> None:
-        """Takes an event of a worker; called in a thread of the client."""
-        told = event[1]
-        self._note(told["ticket"], told["kind"], told["value"])
-
     def _note(self, ticket: str, kind: str, value: Any) -> None:
+        """Takes an event of a worker; called in threads of the client."""
         self.news.append((ticket, kind, value))
         self.interrupts.wake()
 
@@ -237,6 +229,11 @@ class Cluster:
                 return
             self.client.cancel([sent.future for sent in self.out.values()], force=True)
             self.client.unsubscribe_topic(self.topic)
+
+
+def _ticket() -> str:
+    """A unique name."""
+    return f"gradcheck-{uuid.uuid4().hex}"
 
 
 def _is_lost(future: Future[JobAnswer]) -> bool:
@@ -336,19 +333,16 @@ def _await_workers(client: Client, where: str) -> None:
 
 def _require_same(client: Client) -> None:
     """Raises a UsageError that lists the scheduler and workers whose versions differ from this machine's."""
-    there: dict[str, Any] = {"the scheduler": _versions_of_scheduler(client)}
+    there: dict[str, Any] = {}
+    try:
+        there["the scheduler"] = client.run_on_scheduler(versions)
+    except Exception as error:  # reported like an answer
+        there["the scheduler"] = error
     there |= {f"worker {address}": found for address, found in client.run(versions, on_error="return").items()}
     others = [f"  {who}: {how}" for who, found in sorted(there.items()) if (how := _difference(found))]
     if others:
         lines = [*others[:20], *([f"  ... and {len(others) - 20} more"] if len(others) > 20 else [])]
         raise UsageError("\n".join(["the cluster is not like this machine; it needs the same versions:", *lines]))
-
-
-def _versions_of_scheduler(client: Client) -> Any:
-    try:
-        return client.run_on_scheduler(versions)
-    except Exception as error:  # reported like an answer
-        return error
 
 
 def _difference(found: Any) -> str:
@@ -382,14 +376,6 @@ def _brief(error: BaseException) -> str:
     return shown(lines[0])[:200] if lines else type(error).__name__
 
 
-@dataclass(frozen=True, slots=True)
-class SharedInput:
-    """The model and settings of a check, which every worker gets once."""
-
-    source: Source
-    settings: Settings
-
-
 def on_workers(settings: Settings) -> Settings:
     """Settings of parts if no memory limit is given: workers have less memory than this machine."""
     return replace(settings, memory_limit=min(allowed(settings.memory_limit), _OF_A_PART))
@@ -399,20 +385,20 @@ def elsewhere(where: str, source: Source, settings: Settings) -> Elsewhere:
     """A function that compares the parts of a check on a cluster; `where` is an argument of `connected`."""
 
     def ask(count: int, points: Points) -> Iterator[tuple[int, Shares]]:
-        shared = SharedInput(replace(source, values_at=points), replace(settings, test_data=None, jobs=1))
+        shared = replace(source, values_at=points), replace(settings, test_data=None, jobs=1)
         with connected(where) as client:
             yield from _compared(client, shared, count, allowed(settings.memory_limit))
 
     return ask
 
 
-def _compared(client: Client, shared: SharedInput, count: int, memory: int) -> Iterator[tuple[int, Shares]]:
+def _compared(client: Client, shared: tuple[Source, Settings], count: int, memory: int) -> Iterator[tuple[int, Shares]]:
     """The findings of all parts as they come; an error of one part ends all."""
     from distributed import as_completed
 
     resources = _resources(client, memory)
     [with_data] = client.scatter([shared], broadcast=True, hash=False)
-    tickets = {f"gradcheck-{uuid.uuid4().hex}": index for index in range(count)}
+    tickets = {_ticket(): index for index in range(count)}
     futures = [
         client.submit(share, with_data, index, count, ticket, versions(), key=ticket, pure=False, resources=resources)
         for ticket, index in tickets.items()
@@ -452,7 +438,7 @@ def _answer(client: Client, future: Future[Shares]) -> Shares:
     return shares
 
 
-def share(shared: SharedInput, index: int, count: int, ticket: str, needed: Mapping[str, str]) -> Shares:
+def share(shared: tuple[Source, Settings], index: int, count: int, ticket: str, needed: Mapping[str, str]) -> Shares:
     """The findings of one part; runs in a thread of a Dask worker."""
     from distributed import get_worker
 
@@ -463,7 +449,7 @@ def share(shared: SharedInput, index: int, count: int, ticket: str, needed: Mapp
     if differs := difference(needed, versions()):
         raise UsageError(f"worker {worker.address} is not like the machine that asks: {differs}")
     part, stop = Part(index, count), _Cancellation(worker, ticket)
-    return Procedure(shared.source, shared.settings, listen=stop, part=part).shares()
+    return Procedure(*shared, listen=stop, part=part).shares()
 
 
 class _Cancellation:

@@ -85,19 +85,14 @@ class Engine:
     def _fill(self, feed: Feed[Job]) -> bool:
         """Starts a child for each place and a spare one; False if nothing is left to do."""
         while len(self.children) <= self.limits.jobs and (job := feed.take()) is not None:
-            self._prepare(job)
-            self._start(
-                Errand(job, self.work, job.time(self.limits.timeout), self.limits.memory, self.admission.first(job))
-            )
+            folder = folder_of_bundles(job)
+            if folder is not None and folder not in self.folders:
+                self.folders.add(folder)
+                adopted(folder)  # bundles of earlier crashes
+            granted, timeout = self.admission.first(job), job.time(self.limits.timeout)
+            self._start(Errand(job, self.work, timeout, self.limits.memory, granted))
         self._admit(last=feed.over)
         return bool(self.children) or not feed.over
-
-    def _prepare(self, job: Job) -> None:
-        """Gives bundles of earlier crashes in a job's folder their final names, once for each folder."""
-        folder = folder_of_bundles(job)
-        if folder is not None and folder not in self.folders:
-            self.folders.add(folder)
-            adopted(folder)
 
     def _start(self, errand: Errand, records: Sequence[dict[str, Any]] = ()) -> None:
         """Starts a child for an errand; `records` come from an earlier child that died."""

@@ -224,7 +224,9 @@ class Store:
         """Appends complete lines of another store."""
         with self._one_at_a_time:
             try:
-                _write(self._file, data)
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(self._file, view) :]
                 os.fsync(self._file)
             except OSError as error:
                 with suppress(OSError):
@@ -279,7 +281,10 @@ def merged(folders: Sequence[Path], target: Path) -> About:
     abouts = [read_about(folder) for folder in folders]
     found = [finished(folder)[0] for folder in folders]
     last = {job: index for index, jobs in enumerate(found) for job in jobs}
-    about = _joined(abouts)
+    options = {name: value for name, value in abouts[0].options.items() if name != "shard"}
+    sources = dict.fromkeys(source for about in abouts for source in about.sources)
+    jobs = sorted({job for about in abouts for job in about.jobs})
+    about = replace(abouts[0], sources=tuple(sources), options=options, shard="", jobs=tuple(jobs))
     if target.exists():
         raise UsageError(f"{target} is there already; runs are put into a new folder")
     new = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -308,15 +313,6 @@ def differing(folders: Sequence[Path]) -> str:
     names += ["sources"] * (len({about.sources for about in abouts}) > 1)
     names += ["options"] * any(each != options[0] for each in options)
     return f"the runs differ in {' and '.join(names)}" if names else ""
-
-
-def _joined(abouts: Sequence[About]) -> About:
-    """The description of the joined run."""
-    first = abouts[0]
-    options = {name: value for name, value in first.options.items() if name != "shard"}
-    sources = dict.fromkeys(source for about in abouts for source in about.sources)
-    jobs = dict.fromkeys(job for about in abouts for job in about.jobs)
-    return replace(first, sources=tuple(sources), options=options, shard="", jobs=tuple(sorted(jobs)))
 
 
 def _grown(group: list[Line], line: Line | None) -> list[Line]:
@@ -377,12 +373,6 @@ def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
         more["cut"] = cut.get("cut", ())
     uri, duration = record.get("model", {}).get("uri", record["check"]), record.get("duration_s", 0.0)
     return {**kept, **more, "uri": uri, "duration_s": duration}
-
-
-def _write(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
 
 
 def _without_torn_end(file: int) -> int:

@@ -79,23 +79,17 @@ def _performed(parcel: Parcel, place: Path, worker: Any, topic: str) -> JobAnswe
     if kept != "none":
         job = replace(job, options={**job.options, "save_failures": str(saved)})
     room = int(worker.state.total_resources.get(MEMORY, 0))
-    limits = replace(parcel.limits, jobs=worker.state.nthreads, room=room, threads=_threads())
+    said = os.environ.get("GRADCHECK_NUM_THREADS", "")  # else one a job, since the machine may have several workers
+    threads = max(1, int(said)) if said.isdecimal() else 1
+    limits = replace(parcel.limits, jobs=worker.state.nthreads, room=room, threads=threads)
 
     def told(kind: str, value: Any) -> None:
         worker.log_event(topic, {"ticket": parcel.ticket, "kind": kind, "value": value})
 
-    def given_up() -> bool:
-        return is_given_up(worker, parcel.ticket)
-
-    records = _done(replace(job, key=parcel.ticket), (limits, parcel.work, parcel.command), told, given_up)
+    job, setup = replace(job, key=parcel.ticket), (limits, parcel.work, parcel.command)
+    records = _done(job, setup, told, lambda: is_given_up(worker, parcel.ticket))
     names = {str(saved): kept, str(root): ""}
     return JobAnswer(worker.address, renamed(records, names), _bundles(saved, names))
-
-
-def _threads() -> int:
-    """Threads of each job: GRADCHECK_NUM_THREADS, else 1, since the machine may have several workers."""
-    said = os.environ.get("GRADCHECK_NUM_THREADS", "")
-    return int(said) if said.isdecimal() and int(said) else 1
 
 
 def is_given_up(worker: Any, ticket: str) -> bool:
@@ -227,8 +221,11 @@ class PipedJobs(JobListener):
         self.unfinished, self._counting = 0, threading.Lock()
 
     def fetched(self) -> Iterator[Job]:
-        """Jobs as they come; runs in a thread of the engine."""
-        while self._is_ready():
+        """Jobs as they come, until there has been none to do for a while; runs in a thread of the engine."""
+        while True:
+            while not self.pipe.poll(_IDLE):
+                if not self.unfinished:
+                    return
             try:
                 job: Job = self.pipe.recv()
             except (EOFError, OSError):  # the worker is gone, and nothing waits for its jobs
@@ -236,13 +233,6 @@ class PipedJobs(JobListener):
                 return
             self._count(1)
             yield job
-
-    def _is_ready(self) -> bool:
-        """Waits for a job; False after a while without jobs to do."""
-        while not self.pipe.poll(_IDLE):
-            if not self.unfinished:
-                return False
-        return True
 
     def _count(self, more: int) -> None:
         with self._counting:
