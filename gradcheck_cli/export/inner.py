@@ -334,13 +334,8 @@ class KeptNode:
     @property
     def states(self) -> tuple[str, ...]:
         """Names of the initial states of a loop."""
-        match self.node.op:
-            case "Loop":
-                return self.node.inputs[2:]
-            case "Scan":
-                return self.node.inputs[: -self.node.attrs["num_scan_inputs"]]
-            case _:
-                return ()
+        inputs, rows = self.node.inputs, self.node.attrs.get("num_scan_inputs", 0)
+        return inputs[2:] if self.node.op == "Loop" else inputs[:-rows] if self.node.op == "Scan" else ()
 
     def run(self, *arrays: Array | None) -> tuple[Array, ...]:
         """The outputs for values of `reads`."""

@@ -372,7 +372,7 @@ def _affine(sizes: Sizes, dim: Sizes) -> Iterator[Formula]:
     if slope and all(slope * d + offset == s for s, d in zip(sizes, dim, strict=True)):
         q = slope.denominator
         if (offset * q).denominator == 1 and q <= _LARGEST:
-            yield _divided(_plus(_times(dim, slope.numerator), int(offset * q)), q)
+            yield _divided(_plus(_times(dim, slope.numerator), 1, int(offset * q)), q)
 
 
 def _product(sizes: Sizes, dims: list[Sizes], factors: int) -> Iterator[Formula]:
@@ -407,24 +407,19 @@ def _sum(sizes: Sizes, a: Sizes, b: Sizes) -> Iterator[Formula]:
     if any(part > _LARGEST for part in (abs(p), abs(q), common)) or (r * common).denominator != 1:
         return
     if all(p * x + q * y + r == s for x, y, s in zip(a, b, sizes, strict=True)):
-        terms = _joined(_times(a, int(p * common)), _times(b, int(q * common)))
-        yield _divided(_plus(terms, int(r * common)), common)
+        terms = _plus(_times(a, int(p * common)), b, int(q * common))
+        yield _divided(_plus(terms, 1, int(r * common)), common)
 
 
 def _times(value: Formula, factor: int) -> Formula:
     return value if factor == 1 else Operation("Mul", value, factor)
 
 
-def _plus(value: Formula, term: int) -> Formula:
-    return value if term == 0 else Operation("Add", value, term) if term > 0 else Operation("Sub", value, -term)
+def _plus(value: Formula, term: Formula, factor: int) -> Formula:
+    """value + factor * term, by a Sub if the factor is negative."""
+    scaled = abs(factor) if term == 1 else _times(term, abs(factor))
+    return Operation("Add" if factor > 0 else "Sub", value, scaled) if factor else value
 
 
 def _divided(value: Formula, by: int) -> Formula:
     return value if by == 1 else Operation("Div", value, by)
-
-
-def _joined(a: Formula, b: Formula) -> Formula:
-    """a + b."""
-    if isinstance(b, Operation) and b.op == "Mul" and isinstance(b.right, int) and b.right < 0:
-        return Operation("Sub", a, _times(b.left, -b.right))
-    return Operation("Add", a, b)

@@ -76,7 +76,7 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     """Chooses sizes for a model that is run to compute some targets."""
     point = model.point(targets, settings, ops)
     base, counted = dict(point.dims), tuple(counts(model, point.tape, settings.extra_feed_dict))
-    trial = _Trial(model, targets, settings, model.ops, counted)
+    trial = _Trial(model, targets, settings, model.ops, counted, base)
     given = {*model.dims, *settings.dims, *sizes_given(model.graph, settings), *model.source.dims}
     needed = model.graph.needed_for([*targets, *(n for r in model.requests_for(targets) for n in r.reads)])
     batches = open_dims(model.graph)
@@ -88,17 +88,17 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     fixed = {d for shape in shapes for d in shape if isinstance(d, int)}  # sizes that open dimensions should not get
     groups = [DimGroup((d,), tuple(n for n in (_BATCHES if batches[d] else _LENGTHS) if n not in fixed)) for d in free]
     added = [DimGroup((count.symbol,), COUNTS) for count in counted]
-    if not trial.go(groups, base):
-        groups, added = [], [*_moving(trial, base, groups), *added]
+    if not trial.go(groups):
+        groups, added = [], [*_moving(trial, groups), *added]
     for group in added:
-        if trial.go([*groups, group], base):
+        if trial.go([*groups, group]):
             groups.append(group)
     moved = {d for group in groups for d in group.dims}
     near = [DimGroup(group.dims, group.sizes[: RUNS + len(groups)]) for group in groups]
     runs = tuple({**base, **each} for each in (*_assigned(groups), *_assigned(near))) if groups else (base,)
     equal = {d: group.dims[0] for group in groups for d in group.dims[1:]}
     found = tuple(count for count in counted if count.symbol in moved)
-    small = tuple({**base, **each} for each in _below(groups, fixed) if trial.runs({**base, **each}))
+    small = tuple({**base, **each} for each in _below(groups, fixed) if trial.runs(each))
     return Trials(runs, small, equal, {d: base[d] for d in free if d not in moved}, found)
 
 
@@ -149,24 +149,25 @@ class _Trial:
     settings: Settings
     ops: Ops
     counted: tuple[Count, ...]
+    base: Mapping[str, int]  # sizes of dimensions at which it runs
 
     def runs(self, sizes: Mapping[str, int]) -> bool:
-        """True if the model runs at these sizes."""
+        """True if the model runs with these sizes in place of some of `base`."""
         try:
-            self.model.point(self.targets, at(self.settings, sizes, self.counted), self.ops)
+            self.model.point(self.targets, at(self.settings, {**self.base, **sizes}, self.counted), self.ops)
         except GradcheckError:
             return False
         return True
 
-    def go(self, groups: Sequence[DimGroup], base: Mapping[str, int]) -> bool:
+    def go(self, groups: Sequence[DimGroup]) -> bool:
         """True if the model runs at all sizes that the groups would be assigned."""
-        return all(self.runs({**base, **sizes}) for sizes in _assigned(groups))
+        return all(map(self.runs, _assigned(groups)))
 
-    def moves(self, group: DimGroup, base: Mapping[str, int]) -> DimGroup | None:
+    def moves(self, group: DimGroup) -> DimGroup | None:
         """The group with the sizes at which the model runs; None if those are too few."""
 
         def runs(place: int) -> bool:
-            return self.runs({**base, **dict.fromkeys(group.dims, group.sizes[place])})
+            return self.runs(dict.fromkeys(group.dims, group.sizes[place]))
 
         if not (runs(0) and runs(1)):
             return None
@@ -178,39 +179,35 @@ class _Trial:
         return DimGroup(group.dims, group.sizes[: low + 1]) if low + 1 >= RUNS else None
 
 
-def _moving(trial: _Trial, base: Mapping[str, int], groups: Sequence[DimGroup]) -> Iterator[DimGroup]:
+def _moving(trial: _Trial, groups: Sequence[DimGroup]) -> Iterator[DimGroup]:
     """Groups of dimensions that can have other sizes: single ones, else together with others of the same size."""
-    stuck: list[DimGroup] = []
-    for group in groups:
-        found = _first(trial, base, group)
-        if found is None:
-            stuck.append(group)
-        else:
-            yield found
+    tried = {group.dims: _first(trial, group) for group in groups}
+    yield from (found for found in tried.values() if found is not None)
+    stuck = [group for group in groups if tried[group.dims] is None]
     while stuck:
         first, *others = stuck
-        alike = [o for o in others if base[o.dims[0]] == base[first.dims[0]]][:_MOST_EQUAL]
+        alike = [o for o in others if trial.base[o.dims[0]] == trial.base[first.dims[0]]][:_MOST_EQUAL]
         sets = [alike, *(list(c) for n in range(1, len(alike)) for c in combinations(alike, n))]
         joined = (
             DimGroup(tuple(d for group in (first, *each) for d in group.dims), first.sizes) for each in sets if each
         )
-        tried = (_first(trial, base, group) for group in joined)
-        group = next((found for found in tried if found is not None), None) or DimGroup(first.dims, ())
-        if group.sizes:
+        group = next((found for each in joined if (found := _first(trial, each)) is not None), None)
+        if group is not None:
             yield group
-        stuck = [each for each in stuck if each.dims[0] not in group.dims]
+        gone = first.dims if group is None else group.dims
+        stuck = [each for each in stuck if each.dims[0] not in gone]
 
 
-def _first(trial: _Trial, base: Mapping[str, int], group: DimGroup) -> DimGroup | None:
+def _first(trial: _Trial, group: DimGroup) -> DimGroup | None:
     """The group with a kind of sizes at which the model runs, preferably at all of them."""
-    size = base[group.dims[0]]
+    size = trial.base[group.dims[0]]
     above = (
         tuple(size + factor * (k + size * k // (_STEPS * factor)) for k in range(1, RUNS + 3)) for factor in _FACTORS
     )
     multiples = (tuple(factor * k for k in range(2, RUNS + 3)) for factor in (size, *_FACTORS) if factor > 1)
     short: DimGroup | None = None
     for sizes in (group.sizes, *above, *multiples):
-        found = trial.moves(DimGroup(group.dims, sizes), base)
+        found = trial.moves(DimGroup(group.dims, sizes))
         if found is not None and found.sizes == sizes:
             return found
         short = short or found

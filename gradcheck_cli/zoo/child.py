@@ -160,20 +160,15 @@ class Frames:
         self.read += len(data)
         if self.read > MOST:
             raise Garbled(f"more than {MOST >> 20} MiB of results")
-        start = 0
-        while (end := self._end(start)) <= len(self.rest):
-            yield _unpacked(bytes(self.rest[start + _HEAD : end]))
-            start = end
-        del self.rest[:start]
-
-    def _end(self, start: int) -> int:
-        """The end of the frame at an offset; beyond the end of the buffer if the frame's head is incomplete."""
-        if len(self.rest) < start + _HEAD:
-            return len(self.rest) + 1
-        size = int.from_bytes(self.rest[start : start + _HEAD], "big")
-        if size > LONGEST:
-            raise Garbled(f"a frame of {size} bytes")
-        return start + _HEAD + size
+        while len(self.rest) >= _HEAD:
+            size = int.from_bytes(self.rest[:_HEAD], "big")
+            if size > LONGEST:
+                raise Garbled(f"a frame of {size} bytes")
+            if len(self.rest) < _HEAD + size:
+                return
+            frame = bytes(self.rest[_HEAD : _HEAD + size])
+            del self.rest[: _HEAD + size]
+            yield _unpacked(frame)
 
 
 def _unpacked(data: bytes) -> tuple[str, Any]:

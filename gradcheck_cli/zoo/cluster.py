@@ -432,8 +432,8 @@ def _answer(client: Client, future: Future[Shares]) -> Shares:
     except BaseException as error:
         if not is_on(client):
             raise gone() from None
-        lost = future.status in ("cancelled", "lost") or type(error).__name__ == "KilledWorker"
-        what = "workers were lost while they compared it, killed or out of memory" if lost else _named(error)
+        lost = "workers were lost while they compared it, killed or out of memory"
+        what = lost if _is_lost(future) else _named(error)
         raise LimitError(f"a part of the Jacobian was not compared: {what}", code="GC603") from None
     return shares
 

@@ -70,7 +70,10 @@ def read_about(folder: Path) -> About:
     place = folder / ABOUT
     try:
         told = json.loads(content(place, _LARGEST))
-        if told["schema"] != SCHEMA or not _is_one(about := {name: told[name] for name in _KINDS}):
+        about = {name: told[name] for name in _KINDS}
+        texts = all(isinstance(text, str) for text in (*about["sources"], *about["jobs"]))
+        kinds = all(isinstance(about[name], kind) for name, kind in _KINDS.items())
+        if told["schema"] != SCHEMA or not (texts and kinds):
             raise ValueError
         return About(**{name: _as_kept(value) for name, value in about.items()})
     except (FileNotFoundError, NotADirectoryError):
@@ -164,13 +167,6 @@ def _who(file: IO[bytes]) -> str:
     return f"process {process}{there}" if process.isdecimal() else "another process"
 
 
-def _is_one(about: Mapping[str, Any]) -> bool:
-    """True if the values of an untrusted `run.json` have the right types."""
-    return all(isinstance(about[name], kind) for name, kind in _KINDS.items()) and all(
-        isinstance(text, str) for name in ("sources", "jobs") for text in about[name]
-    )
-
-
 def _as_kept(value: Any) -> Any:
     """A JSON value as options hold it, with tuples for lists."""
     if isinstance(value, list):
@@ -247,7 +243,10 @@ def finished(folder: Path) -> tuple[dict[str, tuple[Line, ...]], int]:
     damaged = 0
     for line in _lines(folder / RECORDS):
         damaged += line is None
-        group = _grown(group, line)
+        before = {(each.key, each.job, each.of) for each in group}
+        if line is None or line.part == 1 or (line.key, line.job, line.of) not in before:
+            group = []
+        group = [*group, line] if line is not None and line.part == len(group) + 1 else []
         if group and group[-1].part == group[-1].of:
             jobs.pop(group[-1].job, None)  # so that the last attempt comes last
             jobs[group[-1].job] = tuple(group)
@@ -313,14 +312,6 @@ def differing(folders: Sequence[Path]) -> str:
     names += ["sources"] * (len({about.sources for about in abouts}) > 1)
     names += ["options"] * any(each != options[0] for each in options)
     return f"the runs differ in {' and '.join(names)}" if names else ""
-
-
-def _grown(group: list[Line], line: Line | None) -> list[Line]:
-    """The records of one job so far, extended by a line if it is the next one."""
-    if line is None or line.part == 1:
-        return [line] if line else []
-    before = [(each.key, each.job, each.of, each.part + 1) for each in group[-1:]]
-    return [*group, line] if (line.key, line.job, line.of, line.part) in before else []
 
 
 def _lines(path: Path) -> Iterator[Line | None]:

@@ -168,12 +168,20 @@ def _diagnosis(data: bytes) -> str:
 
 def _parsed_text(data: bytes, uri: str, kind: str) -> ModelProto:
     """The model in a text file of a kind of `FORMATS`; a ModelError says what is wrong with the text."""
+    from google.protobuf import json_format, text_format  # type: ignore[import-untyped]
+
     require(_MEMORY_OF_TEXT * len(data), "its text")
     try:
         text = data.decode("utf-8-sig")
         if kind != JSON:
             _refuse_deep(text)
-        model = _from_text(text, kind)
+        model = ModelProto()
+        if kind == SYNTAX:
+            model = onnx.parser.parse_model(text)
+        elif kind == JSON:
+            json_format.Parse(text, model)
+        else:
+            text_format.Parse(text, model)
     except MemoryError:
         raise
     except Exception as error:  # the three parsers raise exceptions of any kind
@@ -181,19 +189,6 @@ def _parsed_text(data: bytes, uri: str, kind: str) -> ModelProto:
         raise ModelError(f"{uri} is no model in {kind}: {reason}") from None
     if not model.HasField("graph"):
         raise ModelError(f"{uri} is no model in {kind}: it has no graph.")
-    return model
-
-
-def _from_text(text: str, kind: str) -> ModelProto:
-    from google.protobuf import json_format, text_format  # type: ignore[import-untyped]
-
-    model = ModelProto()
-    if kind == SYNTAX:
-        return onnx.parser.parse_model(text)
-    if kind == JSON:
-        json_format.Parse(text, model)
-    else:
-        text_format.Parse(text, model)
     return model
 
 

@@ -13,12 +13,23 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, SparseTensorProto, TensorProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    SparseTensorProto,
+    TensorProto,
+    TypeProto,
+)
 
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.formats.gradient_nodes import with_bodies
 from gradcheck_cli.formats.onnx.adapt import adapt
 from gradcheck_cli.formats.onnx.attributes import attributes, metadata, value_of
+from gradcheck_cli.formats.onnx.file import messages_in
 from gradcheck_cli.formats.onnx.opset import NEWEST, checked
 from gradcheck_cli.formats.onnx.tensors import TensorSource, numpy_dtype, to_array, types_of
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType, describe, in_order, is_inexact
@@ -132,8 +143,15 @@ class Reader:
     @cached_property
     def only_float(self) -> np.dtype[Any] | None:
         """The float dtype of the model; None if it uses several or none."""
-        found = {numpy_dtype(number) for number in _elem_types(self._model.graph)}
-        floats = [dtype for dtype in found if dtype is not None and is_inexact(dtype)]
+        numbers = set[int]()
+        for message in messages_in(self._model.graph):
+            if isinstance(message, TensorProto):
+                numbers.add(message.data_type)
+            elif isinstance(message, TypeProto.Tensor):
+                numbers.add(message.elem_type)
+            elif isinstance(message, AttributeProto) and message.name == "to":
+                numbers.add(message.i)
+        floats = [dtype for each in numbers if (dtype := numpy_dtype(each)) is not None and is_inexact(dtype)]
         return floats[0] if len(floats) == 1 else None
 
 
@@ -355,16 +373,6 @@ def initializers_of(*graphs: GraphProto) -> list[str]:
     """Names of the initializers of graphs, the sparse ones last."""
     dense = [tensor.name for graph in graphs for tensor in graph.initializer]
     return [*dense, *(sparse.values.name for graph in graphs for sparse in graph.sparse_initializer)]
-
-
-def _elem_types(graph: GraphProto) -> Iterable[int]:
-    for part in graphs_of(graph):
-        yield from (tensor.data_type for tensor in part.initializer)
-        for infos in (part.input, part.output, part.value_info):
-            yield from (info.type.tensor_type.elem_type for info in infos)
-        for node in part.node:
-            yield from (attribute.t.data_type for attribute in node.attribute if attribute.HasField("t"))
-            yield from (attribute.i for attribute in node.attribute if attribute.name == "to")
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:

@@ -101,17 +101,12 @@ def _sources(
         with document.collecting():
             sources[name] = read_graph(name, graph, here / "graphs" / name, operators, values, dims)
     document.raise_problems()
-    _check_given_dims(document, sources, dims)
+    known = {name for source in sources.values() for name in {*source.dims, *source.symbols}}
+    if sources and (unknown := next((name for name in dims if name not in known), None)):
+        raise UsageError(f"{document.path} has no size {unknown!r}.{did_you_mean(unknown, known)}")
     groups = read_initializations(written.init, sources, here / "init", values)
     unused = operators.unused(source.graph for source in sources.values())
     return {name: replace(each, initializations=groups[name], unused=unused) for name, each in sources.items()}
-
-
-def _check_given_dims(document: Document, sources: Mapping[str, Source], dims: Mapping[str, int]) -> None:
-    known = {name for source in sources.values() for name in {*source.dims, *source.symbols}}
-    for name in dims:
-        if sources and name not in known:
-            raise UsageError(f"{document.path} has no size {name!r}.{did_you_mean(name, known)}")
 
 
 def validate(document: Document) -> SpecKeys:
