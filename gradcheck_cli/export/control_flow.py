@@ -97,11 +97,14 @@ def loop_vjp(
     cts: Cts, ans: Cts, trips: Var | None, condition: Var | None, *operands: Var, kept: KeptNode
 ) -> tuple[Var | None, ...]:
     """A Scan over the iterations that ran; the number of the iteration is a row."""
-    number, _, *names = kept.node.attrs["body"].inputs
+    number, going, *names = kept.node.attrs["body"].inputs
     states, around = operands[: len(names)], operands[len(names) :]
     tape, made = _tape_of(ans)
     values = [*(x.value for x in states), np.zeros((), np.int64)]
-    backward = _backward_iteration(tape, _as_scan(kept.node.attrs["body"]), cts, states, values, around, len(states))
+    body = kept.node.attrs["body"]  # as that of a Scan: the number is a row, and the condition is always true
+    constants = {**body.constants, going: np.asarray(True)}
+    body = replace(body, inputs=(*names, number), outputs=body.outputs[1:], constants=constants)
+    backward = _backward_iteration(tape, body, cts, states, values, around, len(states))
     if not backward.graph.outputs:
         return (None,) * (2 + len(operands))
     started = starts(tape, made, [[*names, number][i] for i in backward.read])
@@ -160,13 +163,6 @@ def _by_operand(
     sums = dict(zip(backward.summed, made, strict=False))
     rows = dict(zip(backward.given, made, strict=False))
     return (*({**states, **rows}.get(i) for i in range(len(inputs))), *(sums.get(x.name) for x in around))
-
-
-def _as_scan(body: Graph) -> Graph:
-    """The body of a Loop as that of a Scan: the iteration number is a row, the condition is always true."""
-    number, going, *states = body.inputs
-    constants = {**body.constants, going: np.asarray(True)}
-    return replace(body, inputs=(*states, number), outputs=body.outputs[1:], constants=constants)
 
 
 def _scanned(tape: Tape, graph: Graph, before: Sequence[Var], rows: Sequence[Var]) -> Sequence[Var]:

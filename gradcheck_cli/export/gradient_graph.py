@@ -101,20 +101,14 @@ def _fed(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> dict
     return {n: tape.values[n] for n in feeds if n in tape.values}
 
 
-@dataclass(slots=True)
 class _Composer:
     """Joins the nodes of the model and of its derivatives to one graph."""
 
-    model: Model
-    found: Traced
-    nodes: list[Node] = field(default_factory=list)
-    constants: dict[str, Array] = field(default_factory=dict)
-    taken: FreshNames = field(init=False)
-    made: set[str] = field(default_factory=set)
-    measured: SizeTensors = field(init=False)
-
-    def __post_init__(self) -> None:
-        aligned, graph = self.found.aligned, self.model.graph
+    def __init__(self, model: Model, found: Traced) -> None:
+        self.model, self.found = model, found
+        self.nodes: list[Node] = []
+        self.made: set[str] = set()
+        aligned, graph = found.aligned, model.graph
         made = (n for _, node in aligned.nodes for n in node.outputs)
         self.taken = FreshNames({*graph.tensors, *made, *aligned.constants, *aligned.varying, *aligned.ends})
         self.measured = SizeTensors(self.taken.fresh)

@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
+from gradcheck_cli.formats.untrusted import leads_out
 from gradcheck_cli.graph.memory import allowed, left, spell
 from gradcheck_cli.zoo.engine import WORK, Admission, Done, Feed, Interrupts, folder_of_bundles, record_of_crash
 from gradcheck_cli.zoo.job import LOCAL_CLUSTER, SCHEDULER, SCHEDULERS, Job, JobListener, Limits, cores
@@ -247,27 +247,22 @@ def _named(error: BaseException | None) -> str:
 
 
 def _save(job: Job, bundles: Bundles) -> None:
-    """Writes bundles that came with an answer to this machine's folder of bundles."""
+    """Writes bundles that came with an answer to this machine's folder of bundles, without files that lead out of it."""
     folder = folder_of_bundles(job)
     if folder is None or not bundles:
         return
     with suppress(OSError):  # a bundle that cannot be kept is no reason to lose a record
         for name, files in bundles.items():
+            if leads_out(name):
+                continue
             place = running(folder, name)
-            for path, content in _inside(place, files):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
+            shutil.rmtree(place, ignore_errors=True)
+            for path, content in files.items():
+                if not leads_out(path):
+                    (place / path).parent.mkdir(parents=True, exist_ok=True)
+                    (place / path).write_bytes(content)
             renamed(place, folder / name)
         prune(folder)
-
-
-def _inside(place: Path, files: Mapping[str, bytes]) -> Iterator[tuple[Path, bytes]]:
-    """Files with their paths below a place, without those whose names lead out of it."""
-    shutil.rmtree(place, ignore_errors=True)
-    for name, content in files.items():
-        path = place / name
-        if path.resolve().is_relative_to(place.resolve()):
-            yield path, content
 
 
 @contextmanager

@@ -248,12 +248,10 @@ class Outline:
 
     def _replaced(self, kind: Any, tag: int, begin: int, end: int, depth: int) -> bytes | None:
         """The bytes to put in the place of a large field; None if the field stays."""
-        field = kind.fields_by_number.get(tag >> 3)
-        if field is None or tag & 7 != 2:
-            return None
-        if field.message_type is not None:
+        field = kind.fields_by_number.get(tag >> 3) if tag & 7 == 2 else None
+        if field is not None and field.message_type is not None:
             return self._without(begin, end, field.message_type, depth + 1)
-        if field.full_name != _RAW.full_name:
+        if field is None or field.full_name != _RAW.full_name:
             return None
         mark = secrets.token_bytes(32)  # random, so that no file can contain it on purpose
         self._spans[mark] = begin, end
@@ -315,15 +313,14 @@ class Wire:
     def _extent(self, wire: int, at: int, stop: int) -> tuple[int, int]:
         """Begin and end of a field's content."""
         if wire == 0:
-            begin, end = at, self.number(at, stop)[1]
+            length = self.number(at, stop)[1] - at
         elif wire == 2:
-            length, begin = self.number(at, stop)
-            end = begin + length
+            length, at = self.number(at, stop)
         else:
-            begin, end = at, at + _FIXED_SIZE.get(wire, stop)
-        if end > stop or wire not in (0, 2, *_FIXED_SIZE):
+            length = _FIXED_SIZE.get(wire, stop + 1)
+        if at + length > stop:
             raise Malformed
-        return begin, end
+        return at, at + length
 
 
 def part_of(path: str, outputs: Sequence[str], fed: Mapping[str, Array] | None = None) -> bytes:

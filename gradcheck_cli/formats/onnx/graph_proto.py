@@ -12,18 +12,9 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
+import onnx
 from numpy.typing import DTypeLike
-from onnx import (
-    AttributeProto,
-    FunctionProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    OperatorSetIdProto,
-    SparseTensorProto,
-    TensorProto,
-    TypeProto,
-)
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, SparseTensorProto, TensorProto
 
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.formats.gradient_nodes import with_bodies
@@ -147,9 +138,9 @@ class Reader:
         for message in messages_in(self._model.graph):
             if isinstance(message, TensorProto):
                 numbers.add(message.data_type)
-            elif isinstance(message, TypeProto.Tensor):
+            elif isinstance(message, onnx.TypeProto.Tensor):
                 numbers.add(message.elem_type)
-            elif isinstance(message, AttributeProto) and message.name == "to":
+            elif isinstance(message, onnx.AttributeProto) and message.name == "to":
                 numbers.add(message.i)
         floats = [dtype for each in numbers if (dtype := numpy_dtype(each)) is not None and is_inexact(dtype)]
         return floats[0] if len(floats) == 1 else None

@@ -59,16 +59,11 @@ def read(path: str | os.PathLike[str]) -> Source:
             return _source(model, TensorSource(str(file), _folders(file), outline), sha256)
 
 
-def read_proto(
-    model: ModelProto,
-    uri: str = "model",
-    folder: str | os.PathLike[str] | Iterable[Path] | None = None,
-    sha256: str = "",
-) -> Source:
-    """A model in memory; external data is read from `folder`, or from the first of several."""
-    folders = (Path(folder),) if isinstance(folder, (str, os.PathLike)) else tuple(folder or ())
+def read_proto(model: ModelProto, uri: str = "model", folder: str | os.PathLike[str] | None = None) -> Source:
+    """A model in memory; external data is read from the folder."""
+    folders = () if folder is None else (Path(folder),)
     with _errors_about(uri):
-        return _source(model, TensorSource(uri, folders), sha256)
+        return _source(model, TensorSource(uri, folders), "")
 
 
 def read_tensor(path: str | os.PathLike[str]) -> Array:

@@ -20,7 +20,7 @@ from gradcheck_cli.formats.onnx.adapt import adapt
 from gradcheck_cli.formats.onnx.opset import NEWEST, checked, signature
 from gradcheck_cli.formats.source import Initialization, Source
 from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
-from gradcheck_cli.formats.yaml.fields import GraphSpec, InputSpec, ParamSpec
+from gradcheck_cli.formats.yaml.fields import GraphSpec, ParamSpec
 from gradcheck_cli.formats.yaml.nodes import Scope, add_constants, check_outputs, read_nodes
 from gradcheck_cli.formats.yaml.places import DocumentPath
 from gradcheck_cli.formats.yaml.values import Values, constant, dtype_of, graph_float
@@ -34,7 +34,8 @@ def read_graph(
     given_dims: Mapping[str, int],
 ) -> Source:  # fmt: skip
     """Reads one entry of `graphs`; `given_dims` are sizes from the caller, which override the file's."""
-    symbols = _symbols(written)
+    shapes = (getattr(each, "shape", None) or () for each in (*written.inputs.values(), *written.params.values()))
+    symbols = {dim for shape in shapes for dim in shape if isinstance(dim, str)}
     dims = {**written.dims, **{key: size for key, size in given_dims.items() if key in symbols}}
     for key in (each for each in written.dims if each not in symbols):
         with spot.document.collecting():
@@ -93,12 +94,6 @@ def read_initializations(
 def parameters(source: Source) -> dict[str, Array]:
     """The parameters of a graph: constants whose type is declared."""
     return {name: array for name, array in source.graph.constants.items() if name in source.graph.types}
-
-
-def _symbols(written: GraphSpec) -> set[str]:
-    values = [*written.inputs.values(), *written.params.values()]
-    shapes = [value.shape or () for value in values if isinstance(value, (InputSpec, ParamSpec))]
-    return {dim for shape in shapes for dim in shape if isinstance(dim, str)}
 
 
 def _params(

@@ -11,16 +11,24 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
-from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, parser
+from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, helper, parser
 
 from gradcheck_cli.errors import GradcheckError, SpecError, UnsupportedError, did_you_mean
 from gradcheck_cli.formats.onnx.attributes import attributes
 from gradcheck_cli.formats.onnx.graph_proto import CONSTANTS, plain
 from gradcheck_cli.formats.onnx.tensors import TensorSource, to_array, types_of
-from gradcheck_cli.formats.yaml.fields import AttributeReference, NodeSpec, Subgraph, TensorLiteral, is_number, show
+from gradcheck_cli.formats.yaml.fields import (
+    AttributeReference,
+    DTypeName,
+    NodeSpec,
+    Subgraph,
+    TensorLiteral,
+    is_number,
+    show,
+)  # fmt: skip
 from gradcheck_cli.formats.yaml.places import DocumentPath
 from gradcheck_cli.formats.yaml.values import DType, constant, dtype_of, is_constant, literal
 from gradcheck_cli.graph import Array, Graph, Node
@@ -28,11 +36,6 @@ from gradcheck_cli.graph import Array, Graph, Node
 MAX_BRACKETS = 64  # inside each other: onnx's parser recurses
 GRAPH_ATTRIBUTES = {("If", "then_branch"), ("If", "else_branch"), ("Loop", "body"), ("Scan", "body")}
 _DTYPE_ATTRIBUTES = {"to", "dtype", "output_dtype"}
-_DTYPE_NUMBERS = {  # of ONNX's TensorProto.DataType
-    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9,
-    "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "complex64": 14,
-    "complex128": 15, "bfloat16": 16,
-}  # fmt: skip
 _TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|#[^\n]*|=>|[()<>\[\]{}]|[\w.:/@-]+|\S')
 _OPENING, _CLOSING = set("(<[{"), set(")>]}")
 _POSITION = re.compile(r"position \(line: (\d+) column: (\d+)\)")
@@ -229,8 +232,8 @@ def _attribute(op: str, name: str, value: Any, spot: DocumentPath, scope: Scope)
         return _tensor(value, spot, scope)
     if isinstance(value, str) and (op, name) in GRAPH_ATTRIBUTES:
         return TextReader(spot, scope).graph(value)
-    if name in _DTYPE_ATTRIBUTES and isinstance(value, str) and value in _DTYPE_NUMBERS:
-        return _DTYPE_NUMBERS[value]
+    if name in _DTYPE_ATTRIBUTES and value in get_args(DTypeName):
+        return int(helper.np_dtype_to_tensor_dtype(dtype_of(value)))
     return plain_attribute(value, spot)
 
 

@@ -134,18 +134,12 @@ def literal(values: Any, dtype: DType | None, shape: Shape | None, spot: Documen
 
 
 def _written(values: Any, spot: DocumentPath) -> Array:
+    values = _map_nested(lambda value: _number_in(value, spot), values)
     flat = _flat(values)
-    if any(isinstance(value, str) for value in flat):
-        values = _map_nested(lambda value: _number_in(value, spot), values)
-        flat = _flat(values)
-    wrong = [value for value in flat if not isinstance(value, (bool, int, float, complex))]
-    if wrong:
-        raise spot.error(f"{show(wrong[0])} is no number")
     if any(isinstance(value, bool) for value in flat) and not all(isinstance(value, bool) for value in flat):
         raise spot.error("true and false stand among numbers")
-    whole = bool(flat) and all(isinstance(value, int) for value in flat)
     try:
-        return np.array(values) if whole else np.array(values, dtype=None if flat else np.float64)
+        return np.array(values, dtype=None if flat else np.float64)
     except (ValueError, OverflowError):
         raise spot.error("the lists have different lengths, so they are no tensor") from None
 
@@ -161,9 +155,10 @@ def _map_nested(change: Callable[[Any], Any], values: Any) -> Any:
 
 def _number_in(value: Any, spot: DocumentPath) -> Any:
     found = _complex_in(value) if isinstance(value, str) else value
-    if found is None:
-        raise spot.error(f"{show(value)} is no number; a complex one is written '1+2j'")
-    return found
+    if isinstance(found, (bool, int, float, complex)):
+        return found
+    hint = "; a complex one is written '1+2j'" if isinstance(value, str) else ""
+    raise spot.error(f"{show(value)} is no number{hint}")
 
 
 def _cast(array: Array, dtype: DType | None, spot: DocumentPath) -> Array:
