@@ -57,7 +57,12 @@ def derivatives(
     adding = _Adding(model, dict(how))
     if kind == "jvp":
         return adding.tangents(xs, ys)
-    gradient = adding.gradient(xs, ys, adding.initial(ys, grad_ys), "grad")
+    initial: list[str | Array | Seed | None] = [None] * len(ys)
+    if grad_ys == INPUTS:
+        initial = [Seed(name) for name in adding.names([f"{y}_grad" for y in ys])]
+    elif not isinstance(grad_ys, str):
+        initial = [grad_ys.get(y) for y in ys]
+    gradient = adding.gradient(xs, ys, initial, "grad")
     return adding.products(xs, gradient) if kind == "hvp" else gradient
 
 
@@ -72,38 +77,30 @@ class _Adding:
         self, xs: Sequence[str], ys: Sequence[str], initial: Sequence[str | Array | Seed | None], what: str
     ) -> Derivatives:
         """The gradient of the sum of all ys with respect to each x, named after x."""
-        done = self._add(xs, ys, initial, self._names([f"{x}_{what}" for x in xs]))
+        done = self._add(xs, ys, initial, self.names([f"{x}_{what}" for x in xs]))
         results = {x: name for x, name in zip(xs, done.results, strict=True) if name is not None}
         opened = {y: seed.name for y, seed in zip(ys, initial, strict=True) if isinstance(seed, Seed)}
         return Derivatives(results, opened, tuple(x for x in xs if x not in results))
 
-    def initial(
-        self, ys: Sequence[str], given: Mapping[str, str | Array] | Literal["ones", "inputs"]
-    ) -> list[str | Array | Seed | None]:
-        """The initial gradient of each y."""
-        if given == INPUTS:
-            return [Seed(name) for name in self._names([f"{y}_grad" for y in ys])]
-        return [None if given == "ones" else given.get(y) for y in ys]  # type: ignore[union-attr]
-
     def products(self, xs: Sequence[str], gradient: Derivatives) -> Derivatives:
         """Hessian-vector products; the vector for each x is a new input."""
         by = [x for x in xs if x in gradient.results]
-        vectors = [Seed(name) for name in self._names([f"{x}_vector" for x in by])]
+        vectors = [Seed(name) for name in self.names([f"{x}_vector" for x in by])]
         done = self.gradient(by, [gradient.results[x] for x in by], vectors, "hvp")
         inputs = {**gradient.inputs, **{x: seed.name for x, seed in zip(by, vectors, strict=True)}}
         return Derivatives({**done.results}, inputs, (*gradient.missing, *done.missing))
 
     def tangents(self, xs: Sequence[str], ys: Sequence[str]) -> Derivatives:
         """The tangent of each y; the tangents of all xs are new inputs."""
-        tangents = dict(zip(xs, (Seed(name) for name in self._names([f"{x}_tangent" for x in xs])), strict=True))
+        tangents = dict(zip(xs, (Seed(name) for name in self.names([f"{x}_tangent" for x in xs])), strict=True))
         results: dict[str, str] = {}
         for y in ys:
-            [inner] = self._names([f"{y}_cotangent"])
-            forth = self._add(xs, [y], [Seed(inner, open=False)], self._names([f"{x}_cotangent" for x in xs]))
+            [inner] = self.names([f"{y}_cotangent"])
+            forth = self._add(xs, [y], [Seed(inner, open=False)], self.names([f"{x}_cotangent" for x in xs]))
             reached = {x: name for x, name in zip(xs, forth.results, strict=True) if name is not None}
             if reached:
                 seeds = [tangents[x] for x in reached]
-                [back] = self._add([inner], list(reached.values()), seeds, self._names([f"{y}_tangent"])).results
+                [back] = self._add([inner], list(reached.values()), seeds, self.names([f"{y}_tangent"])).results
                 results.update({} if back is None else {y: back})
         inputs = {x: seed.name for x, seed in tangents.items()}
         return Derivatives(results, inputs, tuple(y for y in ys if y not in results))
@@ -115,7 +112,7 @@ class _Adding:
         given = {**self.how, "scope": scope, "names": tuple(names)}
         return self.model.add(Request(ys=tuple(ys), xs=tuple(xs), grad_ys=tuple(initial), **given))
 
-    def _names(self, wanted: Sequence[str]) -> list[str]:
+    def names(self, wanted: Sequence[str]) -> list[str]:
         """The names, each with a number if a tensor has it already."""
         return [*map(FreshNames(self.model.tensors).fresh, wanted)]
 

@@ -61,7 +61,9 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
     own, made_of = set(model.graph.tensors), model.graph.reached_from(private)
     run = [name for name in outputs if name not in own or name in made_of]
     if not run:
-        return _Composer(model, Traced(AlignedRuns(), Trials(({},)), fed=_fed(model, outputs, feeds))).written(outputs)
+        values = model.tape(outputs, Settings(extra_feed_dict=feeds, dtype="model")).values if feeds else {}
+        fed = {name: values[name] for name in feeds if name in values}
+        return _Composer(model, Traced(AlignedRuns(), Trials(({},)), fed=fed)).written(outputs)
     ops = for_files(sparing(model.ops), feeds)
     tried = trials(model, run, Settings(extra_feed_dict=feeds, dtype="model"), ops)
 
@@ -91,14 +93,6 @@ def _simple(model: Model, found: Traced, made: Written, outputs: Sequence[str]) 
     copies = [node for step, node in found.aligned.nodes if gated and step.origin < 0 and node.op == "Identity"]
     graph = simplified(made.graph, kept={*own, *(n for node in copies for n in node.outputs)})
     return replace(made, graph=graph, added=sum(own.isdisjoint(node.outputs) for node in graph.nodes))
-
-
-def _fed(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """The values of fed tensors, in the model's dtypes."""
-    if not feeds:
-        return {}
-    tape = model.tape(outputs, Settings(extra_feed_dict=feeds, dtype="model"))
-    return {n: tape.values[n] for n in feeds if n in tape.values}
 
 
 class _Composer:
@@ -237,7 +231,7 @@ class _Composer:
 
     @contextmanager
     def _refusing(self, what: str) -> Iterator[None]:
-        """Makes an error for the user of numbers that no formula gives."""
+        """In the block, numbers that no formula gives are an error for the user."""
         try:
             yield
         except NoFormula:

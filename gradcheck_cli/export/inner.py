@@ -143,7 +143,7 @@ class InnerTape(Tape):
         )
         return ended(made, lambda _: taken(self, "output"))
 
-    def dependence(self, steady: Iterable[str] = ()) -> Dependence:
+    def dependence(self, steady: Iterable[str]) -> Dependence:
         """The tensors that depend on values of inputs or of tensors read from outside, except `steady` ones."""
         return Dependence.on(_fed(self).difference(steady), self, _EMPTY, self.shaped)
 
@@ -174,9 +174,8 @@ class InnerTape(Tape):
 def varying(tape: Tape) -> Dependence:
     """The tensors on a tape that depend on values of the file's inputs."""
     fixed = tape.ops.fixed if isinstance(tape.ops, FileOps) else ()
-    if isinstance(tape, InnerTape):
-        return tape.dependence(fixed)
-    return Dependence.on(_fed(tape).difference(fixed), tape, _EMPTY)
+    shaped = tape.shaped if isinstance(tape, InnerTape) else ()
+    return Dependence.on(_fed(tape).difference(fixed), tape, _EMPTY, shaped)
 
 
 def passing(tape: Tape) -> Dependence:

@@ -294,7 +294,6 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
     done: list[Mapping[str, int]] = []
     for sizes, tape in _tapes(model, outputs, settings, ops, found):
         done.append(sizes)
-        _require_tensors(tape, outputs)
         known = _names(model, tape, outputs)
         if not runs:
             known_to_vary = {*feeds, *(count.name for count in found.counted)}
@@ -363,14 +362,6 @@ def _statistics(model: Model, tape: Tape) -> Iterator[tuple[str, tuple[str, ...]
             yield node.outputs[0], region.outputs
 
 
-def _require_tensors(tape: Tape, outputs: Sequence[str]) -> None:
-    for name in outputs:
-        if name not in tape.named:
-            raise tape.blocked.get(name) or UnsupportedError(
-                f"{name!r} is no tensor; a file of derivatives holds those."
-            )
-
-
 def _names(model: Model, tape: Tape, outputs: Sequence[str]) -> Names:
     """Names on a tape with the names in the file: those of the model, of seeds and of requested outputs."""
     found: Names = {}
@@ -379,6 +370,9 @@ def _names(model: Model, tape: Tape, outputs: Sequence[str]) -> Names:
             found.setdefault(tape.named[name].name, name)
     seeds = [seed.name for request in model.requests_for(outputs) for seed in request.seeds]
     for name in (*seeds, *outputs):
+        if name not in tape.named:
+            reason = UnsupportedError(f"{name!r} is no tensor; a file of derivatives holds those.")
+            raise tape.blocked.get(name) or reason
         if tape.named[name].name not in tape.constants:
             found.setdefault(tape.named[name].name, name)
     return found

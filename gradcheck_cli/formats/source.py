@@ -47,7 +47,7 @@ class OperatorBody:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model as read: its graph in the form of the newest opset, with all that the file says beside it."""
+    """A model that was read: its graph in the form of the newest opset, with all that the file says beside it."""
 
     graph: Graph
     uri: str

@@ -50,7 +50,7 @@ _NATIVE = "biufc"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The model of a check: the file at `path`, or the graph of this name in the spec there, read with sizes `dims`.
+    """The model of a check: the file at `path`, or the graph called `graph` in the spec there, read with sizes `dims`.
 
     `files` holds digests of companion files by path relative to the model's folder; `copy` is the path in the bundle.
     """
@@ -76,7 +76,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle as read; `state` is "running" if the check did not end."""
+    """A bundle that was read; `state` is "running" if the check did not end."""
 
     folder: Path
     check: str
@@ -235,7 +235,7 @@ def _bundle(folder: Path, manifest: Mapping[str, Any]) -> Bundle:
 
 
 def _settings(entry: Mapping[str, Any], reader: ValueReader, folder: Path) -> Settings:
-    """The settings of a bundle, validated like arguments of a call; jobs and memory are limited to this machine's."""
+    """The settings of a bundle, validated like arguments of a call; jobs and memory are limited to what is here."""
     unfit = [name for name in entry if name not in SETTINGS]
     if unfit:
         raise UsageError(f"it has the setting {shown(str(unfit[0]))!r}, which this version of gradcheck does not know")
@@ -262,7 +262,7 @@ def _setting(option: Option, entry: Any, reader: ValueReader, folder: Path) -> A
 
 
 def _settings_entry(settings: Settings, writer: ValueWriter) -> dict[str, Any]:
-    """Settings as JSON, with the writer's keys for arrays; without shipped values, which are stored with drawn ones."""
+    """Settings as JSON, with the writer's keys for arrays; values that shipped with the model are stored as drawn ones."""
     kept = replace(settings, memory_limit=allowed(settings.memory_limit))  # it decides what is checked, and how
     entry = {name: _entry(option, getattr(kept, name), writer) for name, option in SETTINGS.items()}
     return {name: value for name, value in entry.items() if value is not None and SETTINGS[name].kind != "data"}
@@ -379,7 +379,7 @@ class ValueReader:
         self._arrays: dict[str, Array] | None = None
 
     def value(self, entry: Any, depth: int = 0) -> Any:
-        """The value of an entry."""
+        """The value that an entry stands for."""
         if depth > _DEEPEST:
             raise UsageError("a value is nested too deeply")
         match entry:

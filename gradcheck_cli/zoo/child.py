@@ -55,7 +55,7 @@ class Desk:
         self.send("tasks", count)
 
     def begin(self, name: str) -> None:
-        """Reports the begin of the next task, from which its time limit runs."""
+        """Reports that the next task begins, whose time limit runs from here."""
         self.send("task", name)
 
     def stage(self, what: str, progress: str = "") -> None:
@@ -112,7 +112,7 @@ def serve(errand: Errand, channel: Connection, noise: Connection, leash: Connect
 
 
 def _redirect(noise: Connection) -> None:
-    """Sends all output to stdout and stderr, also that of C code, to the driver, which keeps the end of it."""
+    """Sends what is written to stdout and stderr, also by C code, to the driver, which keeps the end of it."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(noise.fileno(), 1)
@@ -136,7 +136,7 @@ class _without_alarm:
 
 
 class Garbled(Exception):
-    """A child has sent something that is no valid frame."""
+    """Raised for bytes from a child that are no valid frame."""
 
 
 def packed(kind: str, value: Any) -> bytes:

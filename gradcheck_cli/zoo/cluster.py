@@ -372,7 +372,7 @@ def _brief(error: BaseException) -> str:
 
 
 def on_workers(settings: Settings) -> Settings:
-    """Settings of parts if no memory limit is given: workers have less memory than this machine."""
+    """The settings, with a lower memory limit: a worker may have less memory than this machine."""
     return replace(settings, memory_limit=min(allowed(settings.memory_limit), _OF_A_PART))
 
 

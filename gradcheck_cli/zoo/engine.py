@@ -83,7 +83,7 @@ class Engine:
                 self._end()
 
     def _fill(self, feed: Feed[Job]) -> bool:
-        """Starts a child for each place and a spare one; False if nothing is left to do."""
+        """Starts a child for each free place, and one that waits; False if nothing is left to do."""
         while len(self.children) <= self.limits.jobs and (job := feed.take()) is not None:
             folder = folder_of_bundles(job)
             if folder is not None and folder not in self.folders:

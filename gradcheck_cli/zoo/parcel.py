@@ -34,7 +34,7 @@ _MARK = b"location"  # the key of the path in an ONNX tensor with external data
 
 
 def key_of(job: str, files: Iterable[Path], settings: Mapping[str, Any]) -> str:
-    """The key of a job of this name: 32 digits."""
+    """The key of a job, 32 hexadecimal digits, from its name, its settings and the content of its files."""
     contents = [(file.name, content_of(file)) for file in dict.fromkeys(files)]
     told = json.dumps([VERSION, job, contents, settings], sort_keys=True, default=str)
     return sha256_of_text(told)[:32]
@@ -122,7 +122,7 @@ def with_contents(parcel: Parcel) -> Parcel:
 
 
 def is_seen(parcel: Parcel) -> bool:
-    """True if this machine sees every file with the same content."""
+    """True if every file is on this machine too, at the same path and with the same content."""
     there = os.path.isdir(parcel.job.folder)
     return there and all(content_of(Path(path)) == digest for path, digest in parcel.files.items())
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
-GRACE = 2.0  # seconds after the time limit: a child ends by itself, unless it is stuck
+GRACE = 2.0  # seconds after the time limit in which a child ends by itself, unless it is stuck
 READY = "gradcheck_cli.cli.zoo.ready"  # the server imports it before it forks; by name, since it is on a higher floor
 _UNTIL_KILLED = 0.5  # seconds between SIGTERM and SIGKILL
 _LAST_WORDS = 4096  # bytes of the end of its output that are kept
@@ -152,7 +152,7 @@ class Running:
 
     @property
     def left(self) -> int:
-        """The index of the first task behind the one in which it died; 0 if there is none."""
+        """The index of the first task after the one in which it died; 0 if there is none."""
         following = max(self.at, self.errand.first) + 1
         return following if following < self.tasks else 0
 

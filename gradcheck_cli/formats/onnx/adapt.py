@@ -237,7 +237,7 @@ def resize_by_corners(node: Node, site: Site) -> list[Node]:
 
 
 def resize_half_pixel(node: Node, site: Site) -> list[Node]:
-    """Resize 11 and 12: had the coordinate mode 'tf_half_pixel_for_nn', which the newest opset lacks."""
+    """Resize 11 and 12: the coordinate mode 'tf_half_pixel_for_nn', which the newest opset lacks."""
     if node.attrs.get("coordinate_transformation_mode") != "tf_half_pixel_for_nn":
         return resize_inputs(node, site)
     if node.attrs.get("mode", "nearest") != "nearest" or node.attrs.get("nearest_mode") != "floor":

@@ -89,7 +89,7 @@ def is_number(value: Any) -> bool:
 
 
 def _must(fit: Callable[[Any], bool], wanted: str) -> Callable[[Any], Any]:
-    """A check that gives a value that fits; the error for others says what is wanted."""
+    """A check that returns a fitting value, and whose error for others says what is wanted."""
 
     def check(value: Any) -> Any:
         if fit(value):
@@ -268,7 +268,7 @@ class TensorLiteral(Keyed):
 
 
 class AttributeReference(Keyed):
-    """The value of an attribute of the operator whose body this is."""
+    """A reference to an attribute of the operator that the node is a part of."""
 
     ref: Name = Field(description="Name of the operator's attribute.")
 
@@ -430,7 +430,7 @@ class Expect(Keyed):
 
 
 def _key(option: Option, place: str) -> tuple[Any, Any]:
-    """The type of an option as a key of a spec, and its field: its default, and what it is for."""
+    """The type of an option as a key of a spec, and its field, with default and description."""
     told, _ = parts(option.text(place))
     many = " One for all tensors, or for each by name." if option.kind in ("ranges", "tolerances") else ""
     return _type_of(option), Field(option.default, description=told + many)
@@ -443,7 +443,7 @@ def _type_of(option: Option) -> Any:
 
 
 def _number(option: Option) -> Any:
-    """A number within the limits of an option, or the word that stands for a way to choose it."""
+    """The type of a number within the limits of an option, or one of its words, such as auto."""
     kind, name, matches = (int, "integer", _is_int) if option.kind == "whole" else (float, "number", is_number)
     if not option.words:
         ends: dict[str, Any] = {"gt" if option.above else "ge": option.least, "le": option.most}
@@ -464,7 +464,7 @@ def _form(check: Callable[[Any], Any], schema: Schema) -> Any:
 
 
 def _one_or_each(check: Callable[[Any], Any], one: Schema) -> Any:
-    """One value for all tensors, or one for each by name."""
+    """The type of one value for all tensors, or of one for each by name."""
 
     def check_all(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -494,7 +494,7 @@ _TYPES: dict[str, Any] = {  # by kind of option
 
 
 def _keys(place: str, under: type[Keyed]) -> Any:
-    """The entry `under` with the options of the table that may stand at a place."""
+    """The keys of an entry: those of `under`, and the options that may stand at this place of a spec."""
     keys: dict[str, Any] = {option.field or option.name: _key(option, place) for option in options_at(place)}
     return create_model(under.__name__, __base__=under, __doc__=under.__doc__, **keys)
 

@@ -136,7 +136,7 @@ def _modern(version: int, types: dict[str, TensorType], node: Node, scope: Scope
 
 
 def _as(kind: str | None, value: Any) -> Any:
-    """The value of an attribute, with integers turned into floats where its type is that: people write 1 for 1.0."""
+    """The value of an attribute of this type, with integers as floats if it is FLOAT: people write 1 for 1.0."""
     if kind == "FLOATS" and isinstance(value, tuple):
         return tuple(_as("FLOAT", each) for each in value)
     return float(value) if kind == "FLOAT" and isinstance(value, int) else value

@@ -87,7 +87,7 @@ def check_outputs(names: Iterable[str], spot: DocumentPath, scope: Scope) -> Non
 
 @dataclass(slots=True)
 class Scope:
-    """The tensors that the nodes of one graph may read, while it is read; `around` has names of outer graphs."""
+    """The tensors that nodes of a graph may read, collected while it is read; `around` are those of outer graphs."""
 
     resolve: Callable[[Node], Node]  # gives a node the domain, operator and attributes of its body
     float_dtype: DType
@@ -117,7 +117,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class NodeItem:
-    """A node as written: an entry of `nodes`, or a statement of a text."""
+    """A node in the form of the file: an entry of `nodes`, or a statement of a text."""
 
     written: NodeSpec | Statement
     spot: DocumentPath
