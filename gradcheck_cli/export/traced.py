@@ -25,6 +25,7 @@ from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.inner import FileOps
 from gradcheck_cli.export.runs import AlignedRuns, Names, TapeRun, aligned, needed
 from gradcheck_cli.export.size_formulas import formula
+from gradcheck_cli.formats.onnx.write import declared_type
 from gradcheck_cli.graph import Array, Dim, FreshNames, TensorType
 from gradcheck_cli.graph.containers import inside
 from gradcheck_cli.model import Model
@@ -434,11 +435,9 @@ class Declarations:
     def type(self, name: str) -> TensorType:
         """The type of an input or output: the model's own declaration, completed by what the runs have shown."""
         graph, aligned = self.model.graph, self.found.aligned
-        declared = graph.types.get(name, TensorType())
+        declared = declared_type(graph, name)
         if declared.kind != "tensor":
             return declared
-        if name in graph.constants and declared.dtype is None:
-            declared = TensorType(graph.constants[name].dtype, graph.constants[name].shape)
         dtype = declared.dtype if declared.dtype is not None else aligned.dtypes.get(name)
         dtype = self.model.known_dtype(name) if dtype is None else dtype
         if declared.shape is None:

@@ -73,7 +73,7 @@ def to_proto(
     for domain, version in sorted(imports.items()):
         model.opset_import.add(domain=domain, version=version)
     for name in graph.inputs:
-        if _declared(graph, name).dtype is None:
+        if declared_type(graph, name).dtype is None:
             raise UsageError(f"input {name!r} has no dtype, which a file must declare.")
     _put_graph(model.graph, graph, opset, constants or embedded)
     if original is not None:
@@ -141,8 +141,8 @@ def _put_graph(proto: GraphProto, graph: Graph, opset: int, constants: Constants
     proto.name = graph.name or "graph"
     proto.node.extend(_node(node, opset, constants) for node in graph.nodes)
     proto.initializer.extend(constants(name, array) for name, array in graph.constants.items())
-    proto.input.extend(value_info(name, _declared(graph, name)) for name in graph.inputs)
-    proto.output.extend(value_info(name, _declared(graph, name)) for name in graph.outputs)
+    proto.input.extend(value_info(name, declared_type(graph, name)) for name in graph.inputs)
+    proto.output.extend(value_info(name, declared_type(graph, name)) for name in graph.outputs)
 
 
 def _graph(graph: Graph, opset: int, constants: Constants) -> GraphProto:
@@ -162,7 +162,7 @@ def _node(node: Node, opset: int, constants: Constants) -> NodeProto:
     return proto
 
 
-def _declared(graph: Graph, name: str) -> TensorType:
+def declared_type(graph: Graph, name: str) -> TensorType:
     """The declared type of a tensor, else the type of the constant of this name."""
     declared = graph.types.get(name, TensorType())
     if declared.dtype is not None or name not in graph.constants:

@@ -105,16 +105,13 @@ def _params(
             place = spot / "params" / key
             if key in written.inputs:
                 raise place.error(f"{key!r} is an input already", key=True)
-            found[key] = _param(value, dims, place, values, name, key)
+            if isinstance(value, ParamSpec):
+                shape = None if value.shape is None else _sizes(value.shape, dims, place / "shape")
+                found[key] = values.initial(value.init, shape, dtype_of(value.dtype), place / "init", name, key)
+            else:  # a bare number or list, as a float
+                array = constant(value, np.dtype(np.float32), place)
+                found[key] = array.astype(np.float32) if array.dtype.kind in "iu" else array
     return found
-
-
-def _param(written: Any, dims: Mapping[str, int], spot: DocumentPath, values: Values, *identity: str) -> Array:
-    if not isinstance(written, ParamSpec):  # a bare number or list, as a float
-        array = constant(written, np.dtype(np.float32), spot)
-        return array.astype(np.float32) if array.dtype.kind in "iu" else array
-    shape = None if written.shape is None else _sizes(written.shape, dims, spot / "shape")
-    return values.initial(written.init, shape, dtype_of(written.dtype), spot / "init", *identity)
 
 
 def _sizes(shape: list[Any], dims: Mapping[str, int], spot: DocumentPath) -> tuple[int, ...]:

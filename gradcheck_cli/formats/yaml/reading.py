@@ -266,15 +266,13 @@ class CheckReader:
             place = spot / key if is_one_value(spot.entry.value.get(key)) else spot / key / name
             shape, dtype = _declared(name, source, dims)
             with spot.document.collecting():
-                found[name] = self._value(init, shape, dtype, place, check, name)
+                if dtype is None and isinstance(init, dict) and init["kind"] == "file":
+                    found[name] = self.values.folder.array(init["path"], init.get("key"), place)
+                    continue
+                if dtype is None and isinstance(init, (dict, str)):
+                    dtype = np.dtype(np.float64)
+                found[name] = self.values.initial(init, shape, dtype, place, check, name)
         return found
-
-    def _value(self, init: Any, shape: Shape | None, dtype: Any, spot: DocumentPath, *identity: str) -> Array:
-        if dtype is None and isinstance(init, dict) and init["kind"] == "file":
-            return self.values.folder.array(init["path"], init.get("key"), spot)
-        if dtype is None and isinstance(init, (dict, str)):
-            dtype = np.dtype(np.float64)
-        return self.values.initial(init, shape, dtype, spot, *identity)
 
 
 def read_models(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from gradcheck_cli.graph import Array
 
 Shape = tuple[int, ...]
 DType = np.dtype[Any]
-_Read = TypeVar("_Read")
 MAX_ARRAY_BYTES = 2 << 30
 _FAILURES = (OSError, ValueError, RuntimeError, MemoryError)  # of reading files; RuntimeError: links in a circle
 
@@ -66,54 +65,52 @@ class Folder:
     def array(self, path: str, key: str | None, spot: DocumentPath) -> Array:
         """The array in a .npy file, or the one called `key` in a .npz file."""
         file = self.inside(path, spot)
-        if file.suffix == ".npz":
-            return _attempt(lambda: _read_member(file, path, key, spot), path, spot)
-        if file.suffix != ".npy":
+        if file.suffix not in (".npy", ".npz"):
             raise spot.error(f"{path!r} is neither a .npy nor a .npz file")
-        if key is not None:
+        if file.suffix == ".npy" and key is not None:
             raise spot.error(f"{path!r} holds a single array; leave out the key {key!r}")
-        return _attempt(lambda: read_npy(file, MAX_ARRAY_BYTES), path, spot)
+        with _reading(path, spot):
+            if file.suffix == ".npy":
+                return read_npy(file, MAX_ARRAY_BYTES)
+            arrays = Npz(file, MAX_ARRAY_BYTES)
+            if key is None and len(arrays) == 1:
+                key = next(iter(arrays))
+            if key in arrays:
+                return arrays[key]
+        known = ", ".join(list(arrays)[:10])
+        several = f"has {len(arrays)} arrays; choose one by key: {known}"
+        wrong = f"has no array {key!r}; it has {known}" if key else several
+        raise spot.error(f"{path!r} {wrong}.{did_you_mean(key or '', arrays)}")
 
     def names(self, path: str, spot: DocumentPath) -> tuple[str, ...]:
         """Names of the arrays in a .npz file."""
         file = self.inside(path, spot)
         if file.suffix != ".npz":
             raise spot.error(f"{path!r} is no .npz file, so its arrays have no names")
-        return _attempt(lambda: tuple(Npz(file, MAX_ARRAY_BYTES)), path, spot)
+        with _reading(path, spot):
+            return tuple(Npz(file, MAX_ARRAY_BYTES))
 
     def inside(self, path: str, spot: DocumentPath) -> Path:
         """The file at a path relative to the folder; refused if the path or a link leads out of the folder."""
-        try:
-            file = inside(self.root, path, "the spec's folder")
-            there = file.is_file()
-        except ValueError as error:
-            raise spot.error(str(error)) from None
-        except _FAILURES as error:
-            raise spot.error(f"{path!r} cannot be read: {error}") from None
-        if not there:
-            raise spot.error(f"there is no file {path!r} in the spec's folder")
-        return file
+        with _reading(path, spot):
+            try:
+                file = inside(self.root, path, "the spec's folder")
+            except ValueError as error:
+                raise spot.error(str(error)) from None
+            if file.is_file():
+                return file
+        raise spot.error(f"there is no file {path!r} in the spec's folder")
 
 
-def _attempt(read: Callable[[], _Read], path: str, spot: DocumentPath) -> _Read:
+@contextmanager
+def _reading(path: str, spot: DocumentPath) -> Iterator[None]:
+    """Gives failures to read a file their place in the spec."""
     try:
-        return read()
+        yield
     except SpecError:
         raise
     except _FAILURES as error:
         raise spot.error(f"{path!r} cannot be read: {error}") from None
-
-
-def _read_member(file: Path, path: str, key: str | None, spot: DocumentPath) -> Array:
-    arrays = Npz(file, MAX_ARRAY_BYTES)
-    if key is None and len(arrays) == 1:
-        key = next(iter(arrays))
-    if key is None or key not in arrays:
-        known = ", ".join(list(arrays)[:10])
-        several = f"has {len(arrays)} arrays; choose one by key: {known}"
-        wrong = f"has no array {key!r}; it has {known}" if key else several
-        raise spot.error(f"{path!r} {wrong}.{did_you_mean(key or '', arrays)}")
-    return arrays[key]
 
 
 def dtype_of(name: str) -> DType:
