@@ -141,7 +141,8 @@ class _Merger:
 
     def _constant(self, name: str, values: Sequence[Array]) -> str:
         """The name of a constant of a rule; constants with the same values in every run share one name."""
-        key = tuple(_numbers(value) for value in values)
+        short = [v.dtype != object and v.nbytes <= _SHORT for v in values]
+        key = tuple((v.dtype, v.shape, v.tobytes() if s else id(v)) for v, s in zip(values, short, strict=True))
         if key not in self.held:
             self.held[key] = own = self.taken.fresh(name)
             if all(_same(value, values[0]) for value in values):
@@ -188,11 +189,6 @@ def _common(declared: Sequence[TensorType]) -> TensorType:
 def _kind(node: Node) -> tuple[Any, ...]:
     left_out = tuple(not name for name in (*node.inputs, *node.outputs))
     return node.domain, node.op, len(node.inputs), left_out, tuple(node.attrs)
-
-
-def _numbers(value: Array) -> tuple[Any, ...]:
-    short = value.dtype != object and value.nbytes <= _SHORT
-    return value.dtype, value.shape, value.tobytes() if short else id(value)
 
 
 def _same(a: Any, b: Any) -> bool:

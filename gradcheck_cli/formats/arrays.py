@@ -50,6 +50,9 @@ class Npz(Mapping[str, Array]):
             with archive.open(member) as stream:
                 return _array(stream, member.file_size, self.most)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._members  # without reading the array
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._members)
 

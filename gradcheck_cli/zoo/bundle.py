@@ -436,8 +436,7 @@ def _strings(texts: list[Any], shape: list[Any]) -> Array:
     if not all(type(size) is int and size >= 0 for size in shape) or math.prod(shape) != len(texts):
         raise UsageError(f"{len(texts)} strings do not fit a shape {str(shape)[:40]}")
     found = np.empty(len(texts), object)
-    for index, text in enumerate(texts):
-        found[index] = text if isinstance(text, str) else _bytes(text)
+    found[:] = [text if isinstance(text, str) else _bytes(text) for text in texts]
     return found.reshape(shape)
 
 

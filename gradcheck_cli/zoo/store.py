@@ -91,13 +91,11 @@ def is_run(folder: str | os.PathLike[str]) -> bool:
 
 def no_run(path: str | os.PathLike[str]) -> str:
     """An error message for a folder without a run, which suggests others."""
-    folder = Path(path)
-    said = f"{folder} holds no run of `gradcheck zoo`."
+    folder, runs = Path(path), list[str]()
     with suppress(OSError):
         runs = [name for name in sorted(os.listdir(folder.parent)) if is_run(folder.parent / name)]
-        known = f" Runs there: {', '.join(map(shown, runs[:8]))}." if runs else ""
-        return f"{said}{did_you_mean(folder.name, runs)}{known}"
-    return said
+    known = f" Runs there: {', '.join(map(shown, runs[:8]))}." if runs else ""
+    return f"{folder} holds no run of `gradcheck zoo`.{did_you_mean(folder.name, runs)}{known}"
 
 
 def locked(folder: Path) -> IO[bytes]:

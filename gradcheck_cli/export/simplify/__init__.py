@@ -15,13 +15,11 @@ from gradcheck_cli.export.simplify.draft import Rules, SweepScope, known_types, 
 from gradcheck_cli.export.simplify.moves import COPIES, FOLDING, MOVES, SIZES
 from gradcheck_cli.graph import FreshNames, Graph
 
-
-def _joined(*tables: Rules) -> Rules:
-    ops = {op for table in tables for op in table}
-    return {op: tuple(rule for table in tables for rule in table.get(op, ())) for op in ops}
-
-
-RULES: Rules = _joined(SIZES, MOVES, COPIES, ARITHMETIC, PRODUCTS, FOLDING)  # those under "" are for every operator
+_TABLES = (SIZES, MOVES, COPIES, ARITHMETIC, PRODUCTS, FOLDING)
+RULES: Rules = {  # those under "" are for every operator
+    op: tuple(rule for table in _TABLES for rule in table.get(op, ()))
+    for op in {op for table in _TABLES for op in table}
+}
 
 
 def simplified(graph: Graph, *, kept: Collection[str] = (), rules: Rules = RULES) -> Graph:

@@ -176,16 +176,12 @@ def _needed(node: Node, where: str, types: Mapping[str, str], floor: int) -> int
     newest = None if node.domain else signature(node.op, NEWEST)
     if newest is None:
         return floor
-    since = max(floor, _since(node))
+    texts = [(node.op, name, value) for name, value in node.attrs.items() if type(value) is str]
+    since = max(floor, _SINCE.get(node.op, 0), *(_SINCE_VALUE.get(text, 0) for text in texts))
     for candidate in (signature(node.op, since), *(later for later in versions(node.op) if later.since > since)):
         if candidate is not None and _fits(node, candidate, newest, types):
             return max(since, candidate.since)
     raise UnsupportedError(f"{where} cannot be written: no opset of ONNX has {node.op} with its attributes and types.")
-
-
-def _since(node: Node) -> int:
-    shown = (_SINCE_VALUE.get((node.op, name, value), 0) for name, value in node.attrs.items() if type(value) is str)
-    return max(_SINCE.get(node.op, 0), *shown, 0)
 
 
 def _fits(node: Node, then: SchemaSignature, newest: SchemaSignature, types: Mapping[str, str]) -> bool:

@@ -164,8 +164,11 @@ def _training(
             if info.HasField("initialization") or info.initialization_binding:
                 starts[name] = _initialization(info, model, graph, reader)
             if info.algorithm.node or info.update_binding:
-                steps[name] = _step(info, model, graph, reader)
-    _require_single_updates(steps)
+                made = _step(info, model, graph, reader)
+                for other, step in steps.items():
+                    if twice := [key for key in made.updates if key in step.updates]:
+                        raise ModelError(f"update_binding assigns {twice[0]!r}, which {other} assigns already.")
+                steps[name] = made
     return starts, steps
 
 
@@ -213,16 +216,6 @@ def _require_fit(name: str, held: Array, value: str, declared: TensorType) -> No
     if not fits or declared.dtype not in (None, held.dtype):
         own = TensorType(held.dtype, held.shape)
         raise ModelError(f"update_binding gives {name!r} {own} the value of {value!r} {declared}.")
-
-
-def _require_single_updates(steps: Mapping[str, TrainingStep]) -> None:
-    """Raises a ModelError if two steps update the same initializer."""
-    owner: dict[str, str] = {}
-    for name, step in steps.items():
-        for key in step.updates:
-            if key in owner:
-                raise ModelError(f"{name}: update_binding assigns {key!r}, which {owner[key]} assigns already.")
-            owner[key] = name
 
 
 def _value(message: Message, source: TensorSource) -> Any:
