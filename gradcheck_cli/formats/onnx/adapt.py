@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -18,7 +18,7 @@ from onnx import TensorProto
 
 from gradcheck_cli.errors import ModelError, UnsupportedError
 from gradcheck_cli.formats.onnx.opset import NEWEST, signature
-from gradcheck_cli.graph import Array, Graph, Node
+from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
 
 ALWAYS = NEWEST + 1  # in place of an opset: rewrites the operator in every opset
 EXPERIMENTS = ("Affine", "Crop", "ImageScaler", "ParametricSoftplus", "ScaledTanh")  # gone since opset 10
@@ -26,30 +26,41 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 _EPSILON = float(np.float32(1e-5))  # of normalizations, by default
 
 
-class Site(Protocol):
+@dataclass(frozen=True, slots=True)
+class Site:
     """The surroundings of a node: tells facts about tensors, gives new names and constants."""
 
-    @property
-    def where(self) -> str:
-        """The node's name in messages."""
-
-    def fresh(self, hint: str) -> str:
-        """An unused tensor name that resembles the hint."""
+    where: str  # the node's name in messages
+    output: str  # names of constants begin with it
+    fresh: Callable[[str], str]  # gives an unused tensor name that resembles a hint
+    constants: dict[str, Array]  # of the graph
+    types: Mapping[str, TensorType]  # declared ones
+    value: Callable[[str], Array | None]  # gives the value of a constant, None for other tensors
+    is_read: Callable[[str], bool] = bool  # tells if a node or an output of the file reads a tensor
+    usual_dtype: Callable[[], np.dtype[Any] | None] = lambda: None  # that of all float tensors, if there is one
+    usual_rank: Callable[[str], int | None] = lambda name: None  # as far as it follows without a declared shape
 
     def constant(self, hint: str, value: Any, dtype: DTypeLike = np.int64) -> str:
         """Adds a constant; gives its name."""
-
-    def value(self, name: str) -> Array | None:
-        """The value of a constant; None for other tensors."""
+        name = self.fresh(f"{self.output}/{hint}")
+        with np.errstate(over="ignore"):
+            self.constants[name] = np.asarray(value, dtype)
+        return name
 
     def dtype(self, name: str) -> np.dtype[Any] | None:
         """The float dtype of a tensor; None where it is not certain."""
+        value, declared = self.value(name), self.types.get(name, TensorType()).dtype
+        dtype = value.dtype if value is not None else declared
+        if dtype is None:
+            return self.usual_dtype()
+        return dtype if is_inexact(dtype) else None
 
     def rank(self, name: str) -> int | None:
         """The number of dimensions; None where it is not certain."""
-
-    def is_read(self, name: str) -> bool:
-        """True if a node or an output of the file reads the tensor."""
+        value, shape = self.value(name), self.types.get(name, TensorType()).shape
+        if value is not None:
+            return value.ndim
+        return self.usual_rank(name) if shape is None else len(shape)
 
 
 Adapter: TypeAlias = Callable[[Node, Site], list[Node]]

@@ -18,7 +18,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetId
 
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.formats.gradient_nodes import with_bodies
-from gradcheck_cli.formats.onnx.adapt import adapt
+from gradcheck_cli.formats.onnx.adapt import Site, adapt
 from gradcheck_cli.formats.onnx.attributes import attributes, metadata, value_of
 from gradcheck_cli.formats.onnx.file import messages_in
 from gradcheck_cli.formats.onnx.opset import NEWEST, checked
@@ -193,8 +193,24 @@ class Body:
         elif node.key == ("", "Constant"):
             self._constant(node, where)
         else:
-            version = self.scope.version(node.domain)
-            self.nodes.extend(adapt(checked(node, version, where), version, FileSite(where, self, node)))
+            version, reader = self.scope.version(node.domain), self.reader
+            first = next(filter(None, node.outputs), node.op)
+            site = Site(
+                where, first, reader.names.fresh, self.constants, self.types, self.value,
+                is_read=lambda name: bool(self.scope.calls) or name in reader.names_read,
+                usual_dtype=lambda: reader.only_float, usual_rank=self._rank_of_last,
+            )  # fmt: skip
+            self.nodes.extend(adapt(checked(node, version, where), version, site))
+
+    def value(self, name: str) -> Array | None:
+        """The value of a constant, of this graph or one around it; None for other tensors."""
+        found = self.constants.get(name)
+        return self.around.value(name) if found is None and self.around is not None else found
+
+    def _rank_of_last(self, name: str) -> int | None:
+        """The rank of an output of the last node, if its operator tells it."""
+        last = self.nodes[-1] if self.nodes else None
+        return 2 if last and last.op in _OF_RANK_TWO and name in last.outputs else None
 
     def array(self, tensor: TensorProto | SparseTensorProto) -> Array:
         """The values of a tensor."""
@@ -236,51 +252,6 @@ class Body:
         checked(node, NEWEST, where)
         self.constants[node.outputs[0]] = np.asarray(value, CONSTANTS[kind])
         self.inline.add(node.outputs[0])
-
-
-@dataclass(frozen=True, slots=True)
-class FileSite:
-    """The surroundings of a node of an ONNX file, for adapters."""
-
-    where: str
-    body: Body
-    node: Node
-
-    def fresh(self, hint: str) -> str:
-        return self.body.reader.names.fresh(hint)
-
-    def constant(self, hint: str, value: Any, dtype: DTypeLike = np.int64) -> str:
-        name = self.fresh(f"{next(filter(None, self.node.outputs), self.node.op)}/{hint}")
-        with np.errstate(over="ignore"):
-            self.body.constants[name] = np.asarray(value, dtype)
-        return name
-
-    def value(self, name: str) -> Array | None:
-        body: Body | None = self.body
-        while body is not None:
-            if name in body.constants:
-                return body.constants[name]
-            body = body.around
-        return None
-
-    def dtype(self, name: str) -> np.dtype[Any] | None:
-        value, declared = self.value(name), self.body.types.get(name)
-        dtype = value.dtype if value is not None else declared.dtype if declared is not None else None
-        if dtype is None:
-            return self.body.reader.only_float
-        return dtype if is_inexact(dtype) else None
-
-    def rank(self, name: str) -> int | None:
-        value, declared = self.value(name), self.body.types.get(name)
-        if value is not None:
-            return value.ndim
-        if declared is not None and declared.shape is not None:
-            return len(declared.shape)
-        last = self.body.nodes[-1] if self.body.nodes else None
-        return 2 if last and last.op in _OF_RANK_TWO and name in last.outputs else None
-
-    def is_read(self, name: str) -> bool:
-        return bool(self.body.scope.calls) or name in self.body.reader.names_read
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from gradcheck_cli.errors import ModelError, did_you_mean
 from gradcheck_cli.formats.gradient_nodes import with_bodies
-from gradcheck_cli.formats.onnx.adapt import adapt
+from gradcheck_cli.formats.onnx.adapt import Site, adapt
 from gradcheck_cli.formats.onnx.opset import NEWEST, checked, signature
 from gradcheck_cli.formats.source import Initialization, Source
 from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
@@ -128,7 +127,11 @@ def _modern(version: int, types: dict[str, TensorType], node: Node, scope: Scope
     kinds = schema.attributes if schema is not None else {}
     node = replace(node, attrs={name: _as(kinds.get(name), value) for name, value in node.attrs.items()})
     where = f"node {node.op} {node.name or node.outputs[0]!r}"
-    site = SpecSite(where, next(filter(None, node.outputs), node.op), scope, types)
+
+    def value(name: str) -> Array | None:
+        return scope.constants.get(name, scope.outer_constants.get(name))
+
+    site = Site(where, next(filter(None, node.outputs), node.op), scope.fresh, scope.constants, types, value)
     return adapt(checked(node, version, where), version, site)
 
 
@@ -137,38 +140,6 @@ def _as(kind: str | None, value: Any) -> Any:
     if kind == "FLOATS" and isinstance(value, tuple):
         return tuple(_as("FLOAT", each) for each in value)
     return float(value) if kind == "FLOAT" and isinstance(value, int) else value
-
-
-@dataclass(slots=True)
-class SpecSite:
-    """The surroundings of a node of a spec, for adapters."""
-
-    where: str
-    output: str
-    scope: Scope
-    types: dict[str, TensorType]
-
-    def fresh(self, hint: str) -> str:
-        return self.scope.fresh(hint)
-
-    def constant(self, hint: str, value: Any, dtype: DTypeLike = np.int64) -> str:
-        name = self.fresh(f"{self.output}/{hint}")
-        self.scope.constants[name] = np.asarray(value, dtype)
-        return name
-
-    def value(self, name: str) -> Array | None:
-        return self.scope.constants.get(name, self.scope.outer_constants.get(name))
-
-    def dtype(self, name: str) -> np.dtype[Any] | None:
-        value, declared = self.value(name), self.types.get(name)
-        return value.dtype if value is not None else declared.dtype if declared else None
-
-    def rank(self, name: str) -> int | None:
-        declared = self.types.get(name)
-        return len(declared.shape) if declared and declared.shape is not None else None
-
-    def is_read(self, name: str) -> bool:
-        return bool(name)
 
 
 def _check_group(
