@@ -99,7 +99,7 @@ def loop_vjp(
     """A Scan over the iterations that ran; the number of the iteration is a row."""
     number, going, *names = kept.node.attrs["body"].inputs
     states, around = operands[: len(names)], operands[len(names) :]
-    tape, made = _tape_of(ans)
+    tape, made = next((y.tape, y.name) for y in ans if y is not None)
     values = [*(x.value for x in states), np.zeros((), np.int64)]
     body = kept.node.attrs["body"]  # as that of a Scan: the number is a row, and the condition is always true
     constants = {**body.constants, going: np.asarray(True)}
@@ -119,7 +119,8 @@ def loop_vjp(
 def scan_vjp(cts: Cts, ans: Cts, *operands: Var, kept: KeptNode) -> tuple[Var | None, ...]:
     """A Scan over the same rows and over the cotangents of collected rows, from the last to the first."""
     node, body, own = kept.node, kept.node.attrs["body"], len(kept.node.inputs)
-    (tape, made), count = _tape_of(ans), own - node.attrs["num_scan_inputs"]
+    tape, made = next((y.tape, y.name) for y in ans if y is not None)
+    count = own - node.attrs["num_scan_inputs"]
     states, xs, around = operands[:count], operands[count:own], operands[own:]
     read, collected = _turns(node, "input", len(xs)), _turns(node, "output", len(body.outputs) - count)
     values = [*(x.value for x in states), *(_first(x, axis) for x, (axis, _) in zip(xs, read, strict=True))]
@@ -139,12 +140,6 @@ def scan_vjp(cts: Cts, ans: Cts, *operands: Var, kept: KeptNode) -> tuple[Var | 
     attrs = {"body": graph, "num_scan_inputs": len(rows), **turns}
     found = keep(tape, SCAN, inputs, attrs, count=len(graph.outputs))
     return _by_operand(backward, found, operands[:own], around)
-
-
-def _tape_of(ans: Cts) -> tuple[Tape, str]:
-    """The tape of a loop, and the name of one of its outputs."""
-    made = next(y for y in ans if y is not None)
-    return made.tape, made.name
 
 
 def _before(backward: BackwardIteration, cts: Cts, states: Sequence[Var], around: Iterable[Var]) -> list[Var]:

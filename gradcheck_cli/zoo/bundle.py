@@ -93,11 +93,9 @@ class Bundle:
         """Reads the model."""
         place, graph = self.subject.place(self.folder), self.subject.graph
         found = read(place, dims=self.subject.dims or None, allow_python=allow_python).sources
-        if graph and graph not in found:
-            raise UsageError(f"{place} has no graph {shown(graph)!r}")
-        source = found[graph] if graph else next(iter(found.values()), None)
+        source = found.get(graph) if graph else next(iter(found.values()), None)
         if source is None:
-            raise UsageError(f"{place} holds no model")
+            raise UsageError(f"{place} has no graph {shown(graph)!r}" if graph else f"{place} holds no model")
         return source
 
     @property

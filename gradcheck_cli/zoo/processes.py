@@ -103,11 +103,6 @@ class Running:
         """The id of its process and of its process group."""
         return self.process.pid or 0
 
-    @property
-    def gone(self) -> bool:
-        """True once its process has ended."""
-        return self.process.exitcode is not None
-
     def listen(self) -> Iterator[tuple[str, Any]]:
         """The new messages of the child; stops a child that sends an invalid frame."""
         try:
@@ -206,7 +201,7 @@ class Running:
         """Sends a signal to all processes of its group."""
         with suppress(OSError):
             os.killpg(self.pid, by)
-        if not self.gone:  # it may not have a group yet
+        if self.process.exitcode is None:  # it may not have a group yet
             _kill(self.pid, by)
 
     def close(self) -> None:
@@ -214,7 +209,7 @@ class Running:
         self.kill()
         for end in (self.channel, self.noise, self.leash):
             end.close()
-        if self.gone:
+        if self.process.exitcode is not None:
             self.process.join()
             self.process.close()
 
