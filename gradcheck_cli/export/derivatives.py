@@ -138,8 +138,7 @@ def _with_unique_names(graph: Graph) -> Graph:
     for node in graph.nodes:
         name = names.fresh(node.name) if node.name and node.name in seen else node.name
         seen.add(name)
-        attrs = {k: _with_unique_names(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
-        nodes.append(replace(node, name=name, attrs=attrs))
+        nodes.append(replace(node.with_graphs(_with_unique_names), name=name))
     return replace(graph, nodes=tuple(nodes))
 
 

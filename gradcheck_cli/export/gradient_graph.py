@@ -249,13 +249,11 @@ class _Composer:
         """A node that reads tensors computed from sizes, also in its subgraphs, for constants that differ between runs."""
         aligned = self.found.aligned
         inputs = tuple(self._measure(node, i, step) if n in aligned.varying else n for i, n in enumerate(node.inputs))
-        attrs = {
-            key: replace(value, nodes=tuple(self._measured(inner, step) for inner in value.nodes))
-            if isinstance(value, Graph)
-            else value
-            for key, value in node.attrs.items()
-        }
-        return replace(node, inputs=inputs, attrs=attrs)
+
+        def inside(graph: Graph) -> Graph:
+            return replace(graph, nodes=tuple(self._measured(inner, step) for inner in graph.nodes))
+
+        return replace(node.with_graphs(inside), inputs=inputs)
 
     def _flush(self) -> None:
         self.nodes.extend(self.measured.nodes)

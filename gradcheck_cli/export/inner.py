@@ -248,8 +248,7 @@ def renamed(node: Node, names: Mapping[str, str]) -> Node:
     if names.keys().isdisjoint((*node.reads, *node.outputs)):
         return node
     inputs, outputs = (tuple(names.get(n, n) for n in part) for part in (node.inputs, node.outputs))
-    attrs = {k: captures_renamed(v, names) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
-    return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
+    return replace(node.with_graphs(lambda graph: captures_renamed(graph, names)), inputs=inputs, outputs=outputs)
 
 
 def captures_renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
@@ -267,8 +266,8 @@ def relabeled(graph: Graph, names: Mapping[str, str]) -> Graph:
         return tuple(names.get(name, name) for name in some)
 
     def node_of(node: Node) -> Node:
-        attrs = {k: relabeled(v, names) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
-        return replace(node, inputs=to(node.inputs), outputs=to(node.outputs), attrs=attrs)
+        inner = node.with_graphs(lambda graph: relabeled(graph, names))
+        return replace(inner, inputs=to(node.inputs), outputs=to(node.outputs))
 
     constants = dict(zip(to(graph.constants), graph.constants.values(), strict=True))
     types = dict(zip(to(graph.types), graph.types.values(), strict=True))

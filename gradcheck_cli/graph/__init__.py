@@ -6,7 +6,7 @@ ONNX protobuf exists only in `formats`; everything else reads a `Graph`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
@@ -79,6 +79,10 @@ class Node:
             read.update(dict.fromkeys(graph.captures))
         read.pop("", None)
         return tuple(read)
+
+    def with_graphs(self, change: Callable[[Graph], Graph]) -> Node:
+        """The node with its subgraphs changed."""
+        return replace(self, attrs={k: change(v) if isinstance(v, Graph) else v for k, v in self.attrs.items()})
 
     def handed_out(self, body: Graph) -> tuple[str, ...]:
         """Results of a body that this node gives as outputs: a Loop keeps the first, its condition."""

@@ -457,7 +457,7 @@ def test_files_that_a_spec_names_belong_to_it(read, tmp_path):
           - {x_init_value: {p: {kind: file, path: x.npz, key: a}}}
           - {x_init_value: {p: {kind: file, path: missing.npy}}}
     """)
-    assert companion_files(tmp_path / "f.gradcheck.yaml", spec=True) == {n: tmp_path / n for n in ("x.npz", "w.npy")}
+    assert companion_files(tmp_path / "f.gradcheck.yaml") == {n: tmp_path / n for n in ("x.npz", "w.npy")}
 
 
 OPERATOR = """\

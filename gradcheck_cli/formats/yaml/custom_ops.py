@@ -89,11 +89,8 @@ class OperatorTable:
     def _in_graph(self, graph: Graph) -> Graph:
         nodes = []
         for node in graph.nodes:
-            if any(node.subgraphs):
-                inner = {k: self._in_graph(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
-                node = replace(node, attrs=inner)
-            full = f"{node.domain}.{node.op}"
-            nodes.append(self._call(full, node) if full in self.specs else node)
+            full, known = f"{node.domain}.{node.op}", node.with_graphs(self._in_graph)
+            nodes.append(self._call(full, known) if full in self.specs else known)
         return replace(graph, nodes=tuple(nodes))
 
     def _call(self, full: str, node: Node) -> Node:
