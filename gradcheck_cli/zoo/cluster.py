@@ -115,19 +115,12 @@ class Cluster:
 
     def _send(self, parcel: Parcel, before: Sent | None = None) -> None:
         """Sends a parcel; one that is too large for every worker gets a record at once."""
-        wanted = self.admission.first(parcel.job)
-        offered = {address: worker["resources"].get(MEMORY) for address, worker in self.workers.items()}
-        known = {address: size for address, size in offered.items() if size is not None}
-        largest = max(known, key=known.__getitem__, default="")
-        if known and wanted > known[largest]:
-            most = f"the largest worker, {largest}, offers {spell(known[largest])}"
-            said = f"is predicted to take {spell(wanted)}, and {most}"
-            self._fail(parcel.job, LimitError(said, code="GC602"))
+        try:
+            resources = _resources(self.workers, self.admission.first(parcel.job), "is predicted to take")
+        except LimitError as error:
+            self._fail(parcel.job, error)
             return
-        future = self.client.submit(
-            perform, parcel, self.topic, key=parcel.ticket, pure=False,
-            resources={MEMORY: wanted} if known else None,
-        )  # fmt: skip
+        future = self.client.submit(perform, parcel, self.topic, key=parcel.ticket, pure=False, resources=resources)
         self.out[parcel.ticket] = Sent(parcel, future, *((before.began, before.tries + 1) if before else ()))
         future.add_done_callback(lambda _: self._note(parcel.ticket, "over", None))
 
@@ -391,7 +384,8 @@ def _compared(client: Client, shared: tuple[Source, Settings], count: int, memor
     """The findings of all parts as they come; an error of one part ends all."""
     from distributed import as_completed
 
-    resources = _resources(client, memory)
+    advice = "; a lower --memory-limit makes parts smaller"
+    resources = _resources(workers_of(client), memory, "a part may take", advice)
     [with_data] = client.scatter([shared], broadcast=True, hash=False)
     tickets = {_ticket(): index for index in range(count)}
     futures = [
@@ -407,16 +401,18 @@ def _compared(client: Client, shared: tuple[Source, Settings], count: int, memor
                 client.cancel(futures, force=True)
 
 
-def _resources(client: Client, memory: int) -> Mapping[str, int] | None:
-    """The memory that a part needs of its worker, None if no worker declares any; a LimitError if all have less."""
-    offered = {a: worker["resources"].get(MEMORY, 0) for a, worker in workers_of(client).items()}
-    largest = max(offered, key=offered.__getitem__)
-    if not offered[largest]:
+def _resources(
+    workers: Mapping[str, Mapping[str, Any]], size: int, what: str, advice: str = ""
+) -> Mapping[str, int] | None:
+    """The memory that a job needs of its worker, None if no worker declares any; a LimitError if all have less."""
+    offered = {address: worker["resources"].get(MEMORY, 0) for address, worker in workers.items()}
+    largest = max(offered, key=offered.__getitem__, default="")
+    if not offered.get(largest):
         return None
-    if offered[largest] < memory:
-        said = f"a part may take {spell(memory)}, and the largest worker, {largest}, offers {spell(offered[largest])}"
-        raise LimitError(f"{said}; a lower --memory-limit makes parts smaller", code="GC602")
-    return {MEMORY: memory}
+    if offered[largest] < size:
+        most = f"the largest worker, {largest}, offers {spell(offered[largest])}"
+        raise LimitError(f"{what} {spell(size)}, and {most}{advice}", code="GC602")
+    return {MEMORY: size}
 
 
 def _answer(client: Client, future: Future[Shares]) -> Shares:

@@ -8,7 +8,6 @@ progress and records back.  It ends with its worker, when the pipe is closed, an
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -65,11 +64,8 @@ def perform(parcel: Parcel, topic: str) -> JobAnswer:
         return JobAnswer(worker.address, differs=differs)
     if parcel.contents is None and not is_seen(parcel):
         return JobAnswer(worker.address)
-    place = Path(tempfile.mkdtemp(prefix="gradcheck-", dir=worker.local_directory))
-    try:
-        return _performed(parcel, place, worker, topic)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    with tempfile.TemporaryDirectory("", "gradcheck-", worker.local_directory, ignore_cleanup_errors=True) as place:
+        return _performed(parcel, Path(place), worker, topic)
 
 
 def _performed(parcel: Parcel, place: Path, worker: Any, topic: str) -> JobAnswer:
