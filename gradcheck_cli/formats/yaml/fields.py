@@ -101,9 +101,7 @@ def _must(fit: Callable[[Any], bool], wanted: str) -> Callable[[Any], Any]:
 
 def check_init(value: Any) -> Any:
     """Accepts a word, a number, lists, or a mapping with a kind and options of this kind."""
-    if isinstance(value, dict):
-        return _check_kind(value)
-    return _check_literal(value)
+    return _check_kind(value) if isinstance(value, dict) else _check_literal(value)
 
 
 def check_values_by_name(value: Any) -> Any:

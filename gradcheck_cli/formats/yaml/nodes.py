@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, helper, parser
@@ -20,17 +20,9 @@ from gradcheck_cli.errors import GradcheckError, SpecError, UnsupportedError, di
 from gradcheck_cli.formats.onnx.attributes import attributes
 from gradcheck_cli.formats.onnx.graph_proto import CONSTANTS, plain
 from gradcheck_cli.formats.onnx.tensors import TensorSource, to_array, types_of
-from gradcheck_cli.formats.yaml.fields import (
-    AttributeReference,
-    DTypeName,
-    NodeSpec,
-    Subgraph,
-    TensorLiteral,
-    is_number,
-    show,
-)  # fmt: skip
+from gradcheck_cli.formats.yaml.fields import AttributeReference, NodeSpec, Subgraph, TensorLiteral, is_number, show
 from gradcheck_cli.formats.yaml.places import DocumentPath
-from gradcheck_cli.formats.yaml.values import DType, constant, dtype_of, is_constant, literal
+from gradcheck_cli.formats.yaml.values import DTYPE_NAMES, DType, constant, dtype_of, is_constant, literal
 from gradcheck_cli.graph import Array, Graph, Node
 
 MAX_BRACKETS = 64  # inside each other: onnx's parser recurses
@@ -232,7 +224,7 @@ def _attribute(op: str, name: str, value: Any, spot: DocumentPath, scope: Scope)
         return _tensor(value, spot, scope)
     if isinstance(value, str) and (op, name) in GRAPH_ATTRIBUTES:
         return TextReader(spot, scope).graph(value)
-    if name in _DTYPE_ATTRIBUTES and value in get_args(DTypeName):
+    if name in _DTYPE_ATTRIBUTES and value in DTYPE_NAMES:
         return int(helper.np_dtype_to_tensor_dtype(dtype_of(value)))
     return plain_attribute(value, spot)
 

@@ -12,19 +12,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from gradcheck_cli.errors import SpecError, did_you_mean
 from gradcheck_cli.formats.arrays import Npz, read_npy
 from gradcheck_cli.formats.untrusted import inside
-from gradcheck_cli.formats.yaml.fields import KINDS, REQUIRED, is_number, listed, show
+from gradcheck_cli.formats.yaml.fields import KINDS, REQUIRED, DTypeName, is_number, listed, show
 from gradcheck_cli.formats.yaml.places import DocumentPath
 from gradcheck_cli.graph import Array
 
 Shape = tuple[int, ...]
 DType = np.dtype[Any]
+DTYPE_NAMES = get_args(DTypeName)
 MAX_ARRAY_BYTES = 2 << 30
 _FAILURES = (OSError, ValueError, RuntimeError, MemoryError)  # of reading files; RuntimeError: links in a circle
 
