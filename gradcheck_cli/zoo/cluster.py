@@ -229,7 +229,7 @@ def _ticket() -> str:
     return f"gradcheck-{uuid.uuid4().hex}"
 
 
-def _is_lost(future: Future[JobAnswer]) -> bool:
+def _is_lost(future: Future[Any]) -> bool:
     """True if a job ended because its worker or the process beside it was lost."""
     lost = ("KilledWorker", "Lost", "GivenUp")
     return future.status in ("cancelled", "lost") or type(future.exception()).__name__ in lost

@@ -280,8 +280,8 @@ def merged(folders: Sequence[Path], target: Path) -> About:
     last = {job: index for index, jobs in enumerate(found) for job in jobs}
     options = {name: value for name, value in abouts[0].options.items() if name != "shard"}
     sources = dict.fromkeys(source for about in abouts for source in about.sources)
-    jobs = sorted({job for about in abouts for job in about.jobs})
-    about = replace(abouts[0], sources=tuple(sources), options=options, shard="", jobs=tuple(jobs))
+    names = tuple(sorted({job for about in abouts for job in about.jobs}))
+    about = replace(abouts[0], sources=tuple(sources), options=options, shard="", jobs=names)
     if target.exists():
         raise UsageError(f"{target} is there already; runs are put into a new folder")
     new = target.with_name(f".{target.name}.{secrets.token_hex(4)}")

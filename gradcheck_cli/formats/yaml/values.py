@@ -76,7 +76,7 @@ class Folder:
             arrays = Npz(file, MAX_ARRAY_BYTES)
             if key is None and len(arrays) == 1:
                 key = next(iter(arrays))
-            if key in arrays:
+            if key is not None and key in arrays:
                 return arrays[key]
         known = ", ".join(list(arrays)[:10])
         several = f"has {len(arrays)} arrays; choose one by key: {known}"
