@@ -19,8 +19,7 @@ _COMPLETE = "_GRADCHECK_COMPLETE"
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs a command line (default: the process's own) and gives its exit code; nothing is raised."""
-    _open_closed_streams()
-    _tolerate_any_text()
+    _prepare_streams()
     args = sys.argv[1:] if args is None else list(args)
     try:
         from gradcheck_cli.cli.group import gradcheck
@@ -159,15 +158,13 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _open_closed_streams() -> None:
-    """Opens streams that the caller has closed on the null device, so that only the exit code is left."""
+def _prepare_streams() -> None:
+    """Opens streams that the caller has closed on the null device, so that only the exit code is left.
+
+    Characters that a terminal cannot show are written as escapes: names of tensors may be in any script.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
-
-
-def _tolerate_any_text() -> None:
-    """Writes characters that a terminal cannot show as escapes: names of tensors may be in any script."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if hasattr(stream := getattr(sys, name), "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -42,15 +42,15 @@ class Known(NamedTuple):
 class Baseline:
     """The outcomes of an earlier run."""
 
-    path: str
-    known: Mapping[_Key, Known]
+    path: str = ""
+    known: Mapping[_Key, Known] = field(default_factory=dict)
     repaired: list[str] = field(default_factory=list)  # ids of those that pass now
     met: bool = False  # some check of this run is one of that run
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Baseline:
         """The baseline of `--baseline`, or an empty one."""
-        return cls.read(options["baseline"]) if options.get("baseline") else cls("", {})
+        return cls.read(options["baseline"]) if options.get("baseline") else cls()
 
     @classmethod
     def read(cls, path: str) -> Baseline:

@@ -8,7 +8,7 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli import keeping
-from gradcheck_cli.cli.options import MODELS, SETTINGS, TypedCommand, given_in, options_of, refuse_unknown_variables
+from gradcheck_cli.cli.options import MODELS, SETTINGS, TypedCommand, given_in, options_of
 
 
 @click.command("check", cls=TypedCommand, context_settings=SETTINGS, params=[MODELS, *options_of("check")])
@@ -19,7 +19,6 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
     Every option can also be set by an environment variable (GRADCHECK_RTOL; several values are
     separated by spaces), in a side-car model.gradcheck.yaml, or in gradcheck.toml.
     """
-    refuse_unknown_variables()
     unbounded = options.get("timeout") is None and options.get("memory_limit") is None  # else its process asks its own
     if unbounded and options.get("forward") is None and any(path.lower().endswith(".onnx") for path in models):
         from gradcheck_cli.checks.forward.runtime import WORKER

@@ -59,7 +59,7 @@ class Checker:
     progress: Watcher
     gates: Sequence[str]
     unsaid: Mapping[str, Any] = field(default_factory=dict)
-    baseline: Baseline = field(default_factory=lambda: Baseline("", {}))
+    baseline: Baseline = field(default_factory=Baseline)
     pictures: Pictures = "none"
     alone: bool = False  # all tasks are of one model
     failing: Callable[[Check, BaseException], None] = lambda failed, error: None

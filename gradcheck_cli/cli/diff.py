@@ -7,7 +7,7 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli import keeping
-from gradcheck_cli.cli.options import SETTINGS, Text, TypedCommand, given_in, options_of, refuse_unknown_variables
+from gradcheck_cli.cli.options import SETTINGS, Text, TypedCommand, given_in, options_of
 
 A, B = (click.RichArgument([name], metavar=mark, type=click.Path()) for name, mark in (("first", "A"), ("second", "B")))
 MAP = click.RichOption(
@@ -25,7 +25,6 @@ def command(ctx: click.Context, /, first: str, second: str, **options: Any) -> i
     those that are floats by the float inputs (--params: by parameters that both have). What rounding of
     the weights explains is measured and is no difference. It exits with 0 if they are the same, with 1 if not.
     """
-    refuse_unknown_variables()
     with keeping():
         from gradcheck_cli.cli.diff_run import run
 

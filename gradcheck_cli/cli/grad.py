@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.options import (
-    SETTINGS,
-    OneOf,
-    Text,
-    TypedCommand,
-    complete_tensor,
-    options_of,
-    refuse_unknown_variables,
-)
+from gradcheck_cli.cli.options import SETTINGS, OneOf, Text, TypedCommand, complete_tensor, options_of
 from gradcheck_cli.settings import Idle
 
 if TYPE_CHECKING:
@@ -59,7 +51,6 @@ OUTPUT = click.RichOption(
 @click.pass_context
 def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> int:
     """Write a model that also computes its gradients, for every size of its open dimensions."""
-    refuse_unknown_variables()
     if options["jvp"] and options["hvp"]:
         raise click.UsageError("--jvp and --hvp are two files: write one after the other.", ctx)
     from gradcheck_cli.api import load

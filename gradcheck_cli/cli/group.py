@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import rich_click as click
 from click.shell_completion import CompletionItem
@@ -55,36 +55,18 @@ class Commands(click.RichGroup):
             raise click.UsageError(f"{word!r} is neither a command nor a file.{did_you_mean(word, self.homes)}", ctx)
 
 
-def dashed(token: str) -> str:
-    """An option spelt as in TensorFlow in our spelling: extra_feed_dict -> extra-feed-dict."""
-    return token.replace("_", "-")
-
-
-def _print_version(ctx: click.Context, param: Any, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        click.echo(f"gradcheck {VERSION}")
-        ctx.exit()
-
-
 @click.group(
     cls=Commands,
     options_metavar="",
     subcommand_metavar="MODEL... [OPTIONS] | COMMAND ...",
     context_settings={
         "help_option_names": ["-h", "--help"],
-        "token_normalize_func": dashed,
+        "token_normalize_func": lambda token: token.replace("_", "-"),  # --extra_feed_dict, as in TensorFlow
         "rich_help_config": {"style_commands_table_column_width_ratio": (1, 5)},
     },
     epilog="`gradcheck check --help` lists the options of a check.",
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_print_version,
-    help="Show the version.",
-)
+@click.version_option(VERSION, message="gradcheck %(version)s", help="Show the version.")
 def gradcheck() -> None:
     """Checks the gradients of a model: theoretical against numerical Jacobians.
 

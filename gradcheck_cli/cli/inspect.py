@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.options import MODELS, SETTINGS, TEXT_OR_JSON, TypedCommand, options_of, refuse_unknown_variables
+from gradcheck_cli.cli.options import MODELS, SETTINGS, TEXT_OR_JSON, TypedCommand, options_of
 from gradcheck_cli.settings import options_at
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ PARAMS = [*options_of("inspect", panels=False), MODELS, TEXT_OR_JSON]
 @click.pass_context
 def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int:
     """Show a model's tensors, what is differentiable, what blocks a gradient, and what a check would cost."""
-    refuse_unknown_variables()
     from gradcheck_cli.cli import say
     from gradcheck_cli.cli.output import style_of
     from gradcheck_cli.cli.tasks import expand

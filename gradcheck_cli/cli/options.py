@@ -242,7 +242,10 @@ def _number(option: Option) -> ParamType:
 
 
 class TypedCommand(click.RichCommand):
-    """A command that refuses options without an effect; `idle` tells these of options that are not in the table."""
+    """A command that refuses options without an effect, and where it takes any from the environment unknown ones there.
+
+    `idle` are those of options that are not in the table.
+    """
 
     def __init__(self, *args: Any, idle: Mapping[str, Idle] | None = None, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -255,6 +258,11 @@ class TypedCommand(click.RichCommand):
             self._refuse_twice(ctx, typed)
             refuse_idle_beside(ctx, self.idle)
         return left
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if ctx.auto_envvar_prefix:
+            refuse_unknown_variables()
+        return super().invoke(ctx)
 
     def _refuse_twice(self, ctx: click.Context, typed: list[str]) -> None:
         """UsageError for an option that takes one value and is given two, of which the first would be lost."""

@@ -78,9 +78,9 @@ def _read(results: Sequence[str], pictured: bool) -> Kept:
     parts = []
     for path in results:
         if is_run(path):
-            from gradcheck_cli.cli.zoo.results import records_of
+            from gradcheck_cli.cli.zoo.results import FinishedJobs
 
-            parts.append(records_of(path, pictured=pictured))
+            parts.append(FinishedJobs.of_run(path).records(pictured=pictured))
         else:
             parts.append(put_aside(path, note))
     return joined(parts)

@@ -7,24 +7,21 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import rich_click as click
 
 from gradcheck_cli.cli import note
-from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON
 from gradcheck_cli.cli.output import style_of
 from gradcheck_cli.cli.zoo.results import FinishedJobs
 from gradcheck_cli.report.text import Style, cut, name, paint, seconds, table
 from gradcheck_cli.report.zoo_summary import verdict
 from gradcheck_cli.results.record import Check
-from gradcheck_cli.zoo.store import read_about
 
 SCHEMA = "gradcheck.diff/1"
 Kind: TypeAlias = Literal["newly failing", "fixed", "changed", "slower", "gone", "new"]
-KINDS: tuple[Kind, ...] = ("newly failing", "fixed", "changed", "slower", "gone", "new")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 FACTOR, LEAST = 1.5, 1.0  # a check is slower if it takes so many times as long and so many seconds more
 _MOST = 10
 _COLORS = {"newly failing": "red", "fixed": "green", "slower": "yellow", "changed": "yellow"}
@@ -64,9 +61,7 @@ def diff(old: str, new: str, slower: float, show: int, output_format: str, color
 def _checks(path: str) -> Sequence[Check]:
     """The outcomes of a run, or the records of a file of results."""
     if os.path.isdir(path):
-        folder = Path(path)
-        found = FinishedJobs(folder, read_about(folder).jobs, Baseline("", {}))
-        return found.outcomes
+        return FinishedJobs.of_run(path).outcomes
     from gradcheck_cli.results import read_results
 
     return read_results(path, note)

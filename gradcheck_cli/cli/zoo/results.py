@@ -90,6 +90,11 @@ class FinishedJobs:
         there, self.damaged = finished(self.folder)
         self.lines = {job: there[job] for job in (sorted(there) if self.jobs is None else self.jobs) if job in there}
 
+    @classmethod
+    def of_run(cls, folder: str) -> FinishedJobs:
+        """All finished jobs of a run, in its order."""
+        return cls(Path(folder), read_about(Path(folder)).jobs, Baseline())
+
     @cached_property
     def groups(self) -> list[Group]:
         """Outcomes by job, with failures that the baseline knows waived."""
@@ -132,9 +137,3 @@ class FinishedJobs:
         if check.gradient_passes and check.forward_differs:
             return ": ".join(filter(None, (pair, forward_reason(check))))
         return ": ".join(filter(None, (pair, outcome(check).removeprefix(f"{name(check.check)} "))))
-
-
-def records_of(folder: str, *, pictured: bool) -> Kept:
-    """All records of a run, each read on access."""
-    found = FinishedJobs(Path(folder), read_about(Path(folder)).jobs, Baseline("", {}))
-    return found.records(pictured=pictured)

@@ -11,16 +11,7 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.options import (
-    SCHEDULER_ADDRESS,
-    SETTINGS,
-    OneOf,
-    Parsed,
-    TypedCommand,
-    given_in,
-    options_of,
-    refuse_unknown_variables,
-)
+from gradcheck_cli.cli.options import SCHEDULER_ADDRESS, SETTINGS, OneOf, Parsed, TypedCommand, given_in, options_of
 from gradcheck_cli.errors import UsageError
 
 HOME = os.path.join(".gradcheck", "zoo")
@@ -77,7 +68,6 @@ def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
     ONNX_HUB_MANIFEST.json), or a URL (https, s3, gs, hf).  Results are stored as they come: the same command resumes a
     run that was interrupted, and repeats only checks of what has changed.
     """
-    refuse_unknown_variables()
     if options["engine"] != "dask" and not options["dask"]:
         from gradcheck_cli.zoo.processes import warm
 
