@@ -156,7 +156,10 @@ def refuse_idle(typed: Mapping[str, Mapping[str, Any]], settings: Settings, grap
         ("x_shape", [*graph.free_inputs, *xs], "is no input and no x of this check"),
         ("val_range", drawn, "is not drawn at random, as others are"),
     ):
-        _refuse(option, typed.get(option, {}), known, what, graph)
+        for name in typed.get(option, {}):
+            if name != ANY and name in graph.tensors and name not in known:
+                given = f"--{option.replace('_', '-')} {name}"
+                raise UsageError(f"{given} has no effect: {name!r} {what} ({listed(known)}).")
 
 
 def refuse_idle_rounding(ctx: click.Context, settings: Settings, *sources: Source) -> None:
@@ -168,13 +171,6 @@ def refuse_idle_rounding(ctx: click.Context, settings: Settings, *sources: Sourc
             f"--straight-through has no effect: nothing in {names} is rounded and then computed with; what ends as a "
             "shape, an index or a condition is rounded as before."
         )
-
-
-def _refuse(option: str, given: Iterable[str], known: Sequence[str], what: str, graph: Graph) -> None:
-    for name in given:
-        if name != ANY and name in graph.tensors and name not in known:
-            typed = f"--{option.replace('_', '-')} {name}"
-            raise UsageError(f"{typed} has no effect: {name!r} {what} ({listed(known)}).")
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:

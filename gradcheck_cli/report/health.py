@@ -15,12 +15,9 @@ from gradcheck_cli.results.record import Check
 _WHAT = {"overflow": "overflow", "underflow": "underflow", "nan": "NaN"}
 
 
-def spelled(spot: Spot, *, brief: bool = False) -> str:
-    """A node as sentences name it; in brief without the graph that it lies in, and with no more of its name than fits."""
-    if brief:
-        return f"node {spot.node} {name(spot.op)}" + (f" {cut(name(spot.name), 24)!r}" if spot.name else "")
-    inside = f" in the {name(spot.inside)}" if spot.inside else ""
-    return f"node {spot.node} {name(spot.op)}" + (f" {name(spot.name)!r}" if spot.name else "") + inside
+def spelled(spot: Spot) -> str:
+    """A node as sentences name it: without the graph that it lies in, and with no more of its name than fits."""
+    return f"node {spot.node} {name(spot.op)}" + (f" {cut(name(spot.name), 24)!r}" if spot.name else "")
 
 
 def precision_text(checks: Sequence[Check]) -> str:
@@ -51,7 +48,7 @@ def _precision_facts(check: Check, found: Precision) -> Iterator[str]:
         yield f"{count(found.underflow, 'entry', 'entries')} underflow to 0"
     if found.first is not None:
         way = ", backwards" if found.first.way == "backward" else ""
-        yield f"first {_WHAT.get(found.first.what, name(found.first.what))} at {spelled(found.first.spot, brief=True)}{way}"
+        yield f"first {_WHAT.get(found.first.what, name(found.first.what))} at {spelled(found.first.spot)}{way}"
 
 
 def _entry(check: Check, found: Precision) -> str:
@@ -142,7 +139,7 @@ def _facts(checks: Sequence[Check]) -> Iterator[str]:
     yield from _entries(max(found, key=lambda h: h.nonfinite.entries))
     yield from _dead(max(found, key=lambda h: (h.dead, h.units)))
     if lost := next((h.lost for h in found if h.lost is not None and len(checks) == 1), None):
-        yield f"zero everywhere: it becomes zero at {spelled(lost, brief=True)}"
+        yield f"zero everywhere: it becomes zero at {spelled(lost)}"
     if all(c.status == "severed" for c in checks):
         yield "gradient norm first/last layer -"
     elif ratios := [h for h in found if h.ratio is not None]:
@@ -163,18 +160,18 @@ def findings(health: Health) -> Iterator[str]:
     if health.saturated:
         yield f"{health.saturated} of {health.units} units saturated"
     if health.lost is not None:
-        yield f"zero everywhere: it becomes zero at {spelled(health.lost)}"
+        yield f"zero everywhere: it becomes zero at {name(str(health.lost))}"
     if health.ratio is not None:
         yield _flow(health)
     jump = health.steepest
     if jump is not None:
-        yield f"largest change from one layer to the next at {spelled(jump.spot)}: times {jump.factor:.2g}, backwards"
+        yield f"largest change from one layer to the next at {name(str(jump.spot))}: times {jump.factor:.2g}, backwards"
 
 
 def _entries(health: Health) -> Iterator[str]:
     lost = health.nonfinite
     pairs = (lost.forward, ""), (lost.backward, ", backwards")
-    first = [f"{spelled(spot, brief=True)}{way}" for spot, way in pairs if spot]
+    first = [f"{spelled(spot)}{way}" for spot, way in pairs if spot]
     if lost.entries or first:
         what = f"{lost.entries} entries not finite" if lost.entries else "not finite"
         yield what + (f" (first at {first[0]})" if first else "")
@@ -184,7 +181,7 @@ def _dead(health: Health) -> Iterator[str]:
     worst = max(health.layers, key=lambda layer: (layer.ill, layer.dead or 0), default=None)
     if worst is not None and health.dead:
         all_of_them = (worst.dead, worst.units) == (health.dead, health.units)
-        where = spelled(worst.spot, brief=True)
+        where = spelled(worst.spot)
         most = where if all_of_them else f"{worst.dead} of {worst.units} of {where}"
         yield f"{health.dead} of {health.units} units dead ({most})"
 
@@ -192,6 +189,6 @@ def _dead(health: Health) -> Iterator[str]:
 def _flow(health: Health) -> str:
     """gradient norm first/last layer 3e-08 (24 layers): vanishing, most at node 23 Sigmoid 'a7'."""
     words = [word for word in ("vanishing", "exploding") if word in health.shows]
-    where = f", most at {spelled(health.steepest.spot, brief=True)}" if words and health.steepest is not None else ""
+    where = f", most at {spelled(health.steepest.spot)}" if words and health.steepest is not None else ""
     told = f": {words[0]}{where}" if words else ""
     return f"gradient norm first/last layer {health.ratio:.2g} ({count(health.depth, 'layer')}){told}"

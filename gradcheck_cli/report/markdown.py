@@ -65,7 +65,8 @@ def _row(check: Check) -> str:
 def _part(check: Check, style: Style) -> str:
     parts = [[*_lines(check, style)]] if not check.gradient_passes else []
     parts += [[*_forward(check)]] if check.forward_differs else []
-    return "".join("\n" + "\n".join(lines) + "\n" for lines in parts)
+    again = ["", "```sh", name(check.reproduce), "```"] if check.reproduce else []
+    return "".join("\n" + "\n".join([*lines, *again]) + "\n" for lines in parts)
 
 
 def _forward(check: Check) -> Iterator[str]:
@@ -73,8 +74,6 @@ def _forward(check: Check) -> Iterator[str]:
     yield f"### {WORD} {CODE}: {_text(subject(check))}"
     for line in check.forward.get("reason", "").splitlines():
         yield from ("", _text(name(line)))
-    if check.reproduce:
-        yield from ("", "```sh", name(check.reproduce), "```")
 
 
 def _lines(check: Check, style: Style) -> Iterator[str]:
@@ -92,8 +91,6 @@ def _lines(check: Check, style: Style) -> Iterator[str]:
         label = check.suspect.name or ", ".join(check.suspect.outputs)
         said = f": {_text(name(check.suspect.diagnosis))}" if check.suspect.diagnosis else ""
         yield from ("", f"Suspect: node {check.suspect.node} {_text(name(check.suspect.op))} {_code(label)}{said}")
-    if check.reproduce:
-        yield from ("", "```sh", name(check.reproduce), "```")
 
 
 def _code(text: str) -> str:
