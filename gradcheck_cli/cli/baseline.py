@@ -63,7 +63,7 @@ class Baseline:
             raise UsageError(f"--baseline {error}") from None
 
     def waived(self, checks: tuple[Check, ...]) -> tuple[Check, ...]:
-        """The records, those that came out as they did in the baseline waived."""
+        """The records, waived where they came out as they did in the baseline."""
         self.met = self.met or any(_key(check) in self.known for check in checks)
         self.repaired += [check.id for check in checks if self._repaired(check)]
         return tuple(map(self.judged, checks))

@@ -50,7 +50,7 @@ class Bundles:
 
     @contextmanager
     def watching(self, task: Task) -> Iterator[Keeper]:
-        """The keeper of one check; what ends the check for a reason that is worth a bundle leaves one."""
+        """The keeper of one check; an error that ends the check and is worth a bundle leaves one."""
         keeper = Keeper(self, task)
         try:
             yield keeper
@@ -77,7 +77,7 @@ class Bundles:
         self.saved, self.crashed, self.lost = [], [], []
 
     def adopt(self, process: int) -> str | None:
-        """The path of the bundle that a process has begun which was stopped."""
+        """The path of the bundle that was begun by a process which has been stopped."""
         found = [] if self.folder is None else adopted(self.folder, process)
         self.saved += found
         return str(found[0]) if found else None

@@ -48,7 +48,7 @@ class Watcher(Listener, Protocol):
 
 @dataclass(slots=True)
 class Checker:
-    """Checks tasks, one at a time; settings come, from weak to strong, from `unsaid`, files, its spec, `given`.
+    """Checks tasks, one at a time; settings come from `unsaid`, files, the task's spec and `given`, the last the strongest.
 
     `failing` is told of a task that gives no records of its own, and why; it may raise.
     """

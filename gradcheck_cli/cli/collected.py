@@ -29,7 +29,7 @@ from gradcheck_cli.zoo.shelf import FOLDER
 
 
 class Collected:
-    """A spec's tasks, and what checks them; `args` are options of `gradcheck check` as one types them, and `workers`
+    """The tasks of a spec and their checker; `args` are options of `gradcheck check` as one types them, and `workers`
     the processes that do the same at once."""
 
     def __init__(self, path: str, args: str = "", workers: int = 1) -> None:

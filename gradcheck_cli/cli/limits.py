@@ -29,7 +29,7 @@ _AGAIN = 1e-3  # seconds after which an alarm that came in the midst of an openi
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """LimitError in the code under it once the time is over."""
+    """Raises a LimitError in the block once its time is over."""
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
     elif hasattr(signal, "setitimer"):
@@ -93,7 +93,7 @@ def limits(layers: Sequence[Mapping[str, Any]]) -> tuple[float | None, int | Non
 
 
 def bounds_of(layers: Sequence[Mapping[str, Any]], task: Task | None = None) -> Bounds | None:
-    """Bounds of a process of its own; None where there are no limits and no task, of a large model, that needs it."""
+    """Bounds of a process of its own, for a check with limits or the task of a large model; None where none is needed."""
     timeout, memory = limits(layers)
     large = timeout is not None or memory is not None or (task is not None and _large(task, layers))
     if not (large and hasattr(os, "fork")):
@@ -119,7 +119,7 @@ def run(call: Callable[[], T], bounds: Bounds, *, ask: bool) -> T:
 
 
 def _large(task: Task, layers: Sequence[Mapping[str, Any]]) -> bool:
-    """A model will take much, by its file and the shapes alone; one that cannot be read will say so soon enough."""
+    """True if a model will take much memory, by its file and shapes alone; one that cannot be read says so when checked."""
     with suppress(OSError):
         if os.path.getsize(task.model or task.path) > _LARGE_FILE:
             return True

@@ -190,7 +190,7 @@ COLOR = click.RichOption(["--color"], type=OneOf(OPTIONS["color"].words), defaul
 
 
 def options_of(command: str, *, panels: bool = True) -> list[click.Parameter]:
-    """The options of the table that a command takes; of a check none has a default here, so that weaker places count."""
+    """The options of the table that a command takes; they have no defaults here, so that weaker places count."""
     return [_made(option, command, panels=panels) for option in options_at(command)]
 
 
@@ -265,7 +265,7 @@ class TypedCommand(click.RichCommand):
         return super().invoke(ctx)
 
     def _refuse_twice(self, ctx: click.Context, typed: list[str]) -> None:
-        """UsageError for an option that takes one value and is given two, of which the first would be lost."""
+        """Raises UsageError for an option that takes one value and is given two, of which the first would be lost."""
         order = self.make_parser(ctx).parse_args(args=typed)[2]
         for param, times in Counter(order).items():
             single = isinstance(param, click.Option) and not (param.multiple or param.count or param.is_flag)
@@ -275,7 +275,7 @@ class TypedCommand(click.RichCommand):
 
 
 def refuse_idle_beside(ctx: click.Context, idle: Mapping[str, Idle]) -> None:
-    """UsageError for an option that was typed beside another one that leaves it without an effect."""
+    """Raises UsageError for an option that was typed beside another one that leaves it without an effect."""
     typed = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     for name, each in idle.items():
         if {name, each.beside} <= typed and ctx.params[each.beside] not in each.but:
@@ -291,7 +291,7 @@ def _spelt(ctx: click.Context, name: str) -> str:
 
 
 def refuse_unknown_variables() -> None:
-    """UsageError for a variable GRADCHECK_... that would be ignored."""
+    """Raises UsageError for a variable GRADCHECK_... that would be ignored."""
     known = [*(f"{PREFIX}_{option.name.upper()}" for option in options_at("check")), *_OF_KERNELS]
     for name in os.environ:
         if name.startswith(f"{PREFIX}_") and name not in known:

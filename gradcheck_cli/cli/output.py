@@ -59,7 +59,7 @@ class Output:
         return replace(check, picture=wanted and wanted.small)
 
     def draw(self, checks: tuple[Check, ...]) -> None:
-        """Pictures of checks that have ended: beside what people read, a figure a check."""
+        """Prints the heatmaps of checks that have ended, and draws a figure of each."""
         if not (self.heatmap or self.plot):
             return
         from gradcheck_cli.report import heatmap, plot  # bring what pictures are made of
@@ -108,8 +108,10 @@ class Output:
         return re.sub(r"(?m)^(\s*):(?=:)|(?<=##)(?=\[)", r"\1: ", text)
 
     def write_reports(self, report: Report, form: str = "") -> None:
-        """The files of `--report`, whole: without colors, and with every entry that was kept.  One that fails is no
-        reason not to write the others."""
+        """Writes the files of `--report`, without colors and with every entry that was kept.
+
+        One that fails is no reason not to write the others.
+        """
         style, failed = Style(show=max(self.style.show, 20)), list[UsageError]()
         for path in self.reports:
             try:

@@ -31,12 +31,12 @@ class Remaining:
         self.done = self.total = 0
 
     def expect(self, forecast: dict[str, float], now: float) -> None:
-        """Pairs that will be compared, from now on."""
+        """Takes the seconds that were forecast for the pairs that will be compared."""
         self.waiting = {**self.waiting, **forecast}
         self.began = self.since = now
 
     def start(self, title: str, now: float) -> None:
-        """A pair begins, or one more pass of it."""
+        """Takes note of a pair that begins, or of one more pass of it."""
         self.passed, self.done = now, 0
         if title in self.waiting:
             self.finished, self.current, self.since = self.finished + self.current, self.waiting.pop(title), now
@@ -79,7 +79,7 @@ class Progress:
         self._task: Any = None
 
     def begin(self, model: str) -> None:
-        """A model begins."""
+        """Takes note of a model that begins."""
         self.done()
         self.model, self.began = model, self.clock()
         self.remaining = Remaining(self.began)
@@ -101,7 +101,7 @@ class Progress:
             self._draw(self.model, "", now)
 
     def start(self, title: str, total: int) -> None:
-        """A pair of the model begins, or one more pass of it."""
+        """Takes note of a pair that begins, or of one more pass of it."""
         self.title = title
         if self.remaining.waiting or self.remaining.current:
             self.remaining.start(title, self.clock())

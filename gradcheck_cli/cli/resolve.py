@@ -143,7 +143,7 @@ def _chosen(path: str, names: list[str], key: str | None) -> str:
 
 
 def refuse_idle(typed: Mapping[str, Mapping[str, Any]], settings: Settings, graph: Graph, ops: Ops) -> None:
-    """UsageError for an option by tensor that speaks of none to which it applies.
+    """Raises UsageError for an option by tensor that speaks of none to which it applies.
 
     `typed` holds what was typed, option -> tensor -> value.  Names that the model does not have are left to others.
     """
@@ -163,7 +163,7 @@ def refuse_idle(typed: Mapping[str, Mapping[str, Any]], settings: Settings, grap
 
 
 def refuse_idle_rounding(ctx: click.Context, settings: Settings, *sources: Source) -> None:
-    """UsageError where --straight-through was typed, and nothing in these models rounds that it could go through."""
+    """Raises UsageError where --straight-through was typed, and nothing in these models rounds that it could go through."""
     typed = ctx.get_parameter_source("straight_through") is ParameterSource.COMMANDLINE
     if typed and settings.straight_through and not any(rounds(source, settings, OPS) for source in sources):
         names = " and ".join(source.uri for source in sources)
@@ -234,7 +234,7 @@ def _merged(weaker: Any, stronger: Any) -> Any:
 
 
 def _with_names(settings: Settings, graph: Graph, ops: Ops) -> Settings:
-    """Values without a name belong to the only x or y there is."""
+    """The settings with values that have no name given to the only x or y there is."""
     xs, ys = _targets(settings, graph, ops)
     return replace(
         settings,

@@ -26,7 +26,7 @@ _FIELD = 20  # of a model in a file: its training information
 
 
 def has_training(path: str) -> bool:
-    """A file has training information; of its content no more is read than that."""
+    """True if a file has training information; no more of its content is read than that."""
     try:
         with opened(path) as file:
             return _FIELD in fields_of(file)
@@ -74,7 +74,7 @@ class Found(NamedTuple):
 
 
 def expand(arguments: Iterable[str]) -> Found:
-    """Each file once; GradcheckError if no argument means any."""
+    """The files that arguments mean, each once; GradcheckError if no argument means any."""
     files: dict[str, str] = {}
     missing: list[tuple[str, GradcheckError]] = []
     for argument in arguments:
@@ -154,7 +154,7 @@ def _matching(pattern: str) -> Iterator[str]:
 
 
 def _below(root: str) -> Iterator[str]:
-    """A folder, and all in it that is not hidden."""
+    """The path of a folder, and of everything in it that is not hidden."""
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield str(Path(folder))
@@ -162,7 +162,7 @@ def _below(root: str) -> Iterator[str]:
 
 
 def _fits(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
-    """The parts of a path match those of a pattern."""
+    """True if the parts of a path match those of a pattern."""
     if pattern[:1] == ("**",):
         return any(_fits(path[start:], pattern[1:]) for start in range(len(path) + 1))
     if not path or not pattern:

@@ -42,7 +42,7 @@ class Format:
         return import_module(f"{__name__}.{self.module}")
 
     def require(self) -> None:
-        """UsageError where what it is made with is not installed."""
+        """Raises UsageError where what it is made with is not installed."""
         if missing := [module for module in self.needs if find_spec(module) is None]:
             needed = " and ".join(missing)
             raise UsageError(f"the format {self.name} needs {needed}: python -m pip install 'gradcheck-cli[report]'")

@@ -41,7 +41,7 @@ def summary(report: Report, style: Style) -> str:
 
 
 def line(check: Check, style: Style) -> str:
-    """One check on one line."""
+    """The line of one check."""
     word, color, rest = said_of(check)
     code = f" {check.code}" if check.code and check.status != "waived" else ""
     told = " ".join(filter(None, (paint(word + code, color, style.color), rest.strip(), outcome(check))))
@@ -49,12 +49,12 @@ def line(check: Check, style: Style) -> str:
 
 
 def subject(check: Check) -> str:
-    """net.onnx: d loss/d input."""
+    """The check and its derivative, net.onnx: d loss/d input."""
     return ": ".join(filter(None, (name(check.check), pair_said(check))))
 
 
 def pair_said(check: Check, mark: str = "/") -> str:
-    """d loss/d input, and who gave that gradient; nothing for a model that could not be read."""
+    """The derivative, d loss/d input, and who gave it; nothing for a model that could not be read."""
     return mark.join(map(name, check.derivative)) + given_by(check) if check.x or check.y else ""
 
 
@@ -113,7 +113,7 @@ def share_compared(check: Check) -> str:
 
 
 def expectation(check: Check) -> str:
-    """fail, as expected: ACME-412 (until 2027-03-31)."""
+    """The terms of a waiver, fail, as expected: ACME-412 (until 2027-03-31)."""
     waiver = check.waiver or {}
     until = f" (until {name(last)})" if (last := waiver.get("until")) else ""
     reason = f": {name(waiver['reason'])}" if waiver.get("reason") else ""
@@ -140,7 +140,7 @@ def said_of(check: Check) -> tuple[str, str, str]:
 
 
 def not_judged(check: Check) -> str:
-    """(2 at a kink; 516 of 262,144 not judged: underflow): the entries that a check which passed did not judge."""
+    """The entries that a check which passed did not judge: (2 at a kink; 516 of 262,144 not judged: underflow)."""
     if check.nodes or (check.of_two_models and check.mode != "full"):
         return ""
     if check.of_two_models:
@@ -179,7 +179,7 @@ def forward_reason(check: Check) -> str:
 
 
 def totals(report: Report) -> str:
-    """12 checks: 11 passed, 1 failed."""
+    """The numbers of checks by outcome, 12 checks: 11 passed, 1 failed."""
     statuses = ["pass" if c.status == "severed" and c.passes else c.status for c in report.outcomes]
     parts = [f"{count(statuses.count(status), word.removesuffix('s'), word)}{_let_through(status, report)}"
              for status, word in COUNTED.items() if status in statuses]  # fmt: skip

@@ -176,7 +176,7 @@ def _others(suspect: Suspect) -> Iterator[str]:
 
 
 def _around(suspect: Suspect) -> str:
-    """The 13 nodes before it and the 46 after it."""
+    """The numbers of nodes around a suspect, the 13 nodes before it and the 46 after it."""
     sides = [(number, side) for number, side in ((suspect.before, "before"), (suspect.after, "after")) if number]
     first, *second = [f"the {'node' if number == 1 else f'{number} nodes'} {side} it" for number, side in sides]
     return " and ".join([first, *(text.replace(" nodes", "") for text in second)])

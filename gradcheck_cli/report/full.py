@@ -151,7 +151,7 @@ def _two_headers(check: Check, style: Style) -> Iterator[str]:
 
 
 def _label(check: Check, width: int) -> str:
-    """output logits [2,10], or d loss / d input [2,4]; only names are cut."""
+    """The tensor or derivative of a row, output logits [2,10] or d loss / d input [2,4], of which only names are cut."""
     if not check.x:
         sizes = shape(check.y_shape)
         return f"output {cut(name(check.y), max(LEAST_NAME, width - len(sizes) - 8))} {sizes}"

@@ -30,7 +30,7 @@ def summary(report: Report, style: Style) -> str:
 
 
 def _line(check: Check) -> str:
-    """PASS net.onnx: d loss/d input  192 entries, max rel err 2.2e-14: no name begins it, so none is a command."""
+    """The line of a check, which begins with its verdict and never with a name, so that no name is a command."""
     said, _, rest = said_of(check)
     word = " ".join(filter(None, (said, check.code if check.status not in ("pass", "waived") else "", rest.strip())))
     told = f"{word} {subject(check)}  {outcome(check)}".rstrip()

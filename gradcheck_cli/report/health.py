@@ -21,7 +21,7 @@ def spelled(spot: Spot) -> str:
 
 
 def precision_text(checks: Sequence[Check]) -> str:
-    """float32 keeps 6.1 of 7.2 digits at the median, 3.9 at worst ([0,2,7,7]: ...), of the gradient that loses most.
+    """The precision of the gradient that loses most: float32 keeps 6.1 of 7.2 digits at the median, 3.9 at worst (...).
 
     Nothing if it was not measured.
     """
@@ -52,7 +52,7 @@ def _precision_facts(check: Check, found: Precision) -> Iterator[str]:
 
 
 def _entry(check: Check, found: Precision) -> str:
-    """[0,2,7,7]: 1.21431e-02, not 1.21497e-02."""
+    """The entry that loses most digits, [0,2,7,7]: 1.21431e-02, not 1.21497e-02."""
     place = shape(found.x) + (f" -> {shape(found.y)}" if check.y_shape else "")
     return f"{place}: {precise(found.narrow)}, not {precise(found.wide)}"
 
@@ -92,7 +92,7 @@ def health_of(check: Check) -> Health | None:
 
 
 def health_tables(checks: Sequence[Check], style: Style) -> Iterator[str]:
-    """Every layer of every pair (x, y)."""
+    """The tables of all layers, one for each pair (x, y)."""
     for check in checks:
         health = health_of(check)
         if health is None:
@@ -187,7 +187,7 @@ def _dead(health: Health) -> Iterator[str]:
 
 
 def _flow(health: Health) -> str:
-    """gradient norm first/last layer 3e-08 (24 layers): vanishing, most at node 23 Sigmoid 'a7'."""
+    """The flow through the layers, gradient norm first/last layer 3e-08 (24 layers): vanishing, most at node 23 Sigmoid."""
     words = [word for word in ("vanishing", "exploding") if word in health.shows]
     where = f", most at {spelled(health.steepest.spot)}" if words and health.steepest is not None else ""
     told = f": {words[0]}{where}" if words else ""

@@ -61,7 +61,7 @@ _LONGEST = 24  # columns of a name in a title
 
 
 def derivative(check: Check, longest: int = _LONGEST) -> str:
-    """d loss / d input, names cut to some columns."""
+    """The derivative d loss / d input, names cut to some columns."""
     x, y = (cut(name(n), longest) for n in (check.x, check.y))
     return f"d {y} / d {x}"
 

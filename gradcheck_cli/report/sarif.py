@@ -58,7 +58,7 @@ def _rules(check: Check) -> list[str]:
 
 
 def _forward_waived(check: Check) -> bool:
-    """The forward run differs, as expected."""
+    """True if the forward run differs as expected."""
     waiver = check.waiver or {}
     return bool(waiver.get("forward")) and not waiver.get("ended") and not check.forward_differs
 

@@ -90,7 +90,7 @@ def shape(sizes: Sequence[int]) -> str:
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """1 check, 2 checks."""
+    """A number and what it counts: 1 check, 2 checks."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 

@@ -44,7 +44,7 @@ def worst(checks: Sequence[Check]) -> Check:
 
 
 def verdict(check: Check) -> str:
-    """FAIL GC101."""
+    """The verdict on a check with its code, FAIL GC101."""
     if check.gradient_passes and check.forward_differs:
         return f"{WORD} {CODE}"
     code = check.code if check.status != "waived" else ""

@@ -134,7 +134,7 @@ class Precision:
 
     @property
     def lost(self) -> bool:
-        """Too few digits are left somewhere, or none."""
+        """True if too few digits are left somewhere, or none."""
         return not self.note and (self.nonfinite > 0 or (self.entries > 0 and self.worst < DIGITS))
 
 

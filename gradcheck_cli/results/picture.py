@@ -96,7 +96,7 @@ class Tile:
         return float(np.max(self.cells, initial=-np.inf))
 
     def merged(self, other: Tile) -> Tile:
-        """Both together; of different Jacobians the worse one."""
+        """The tile of both together; of different Jacobians the worse one."""
         if (self.over, self.sizes) != (other.over, other.sizes):
             return max(self, other, key=lambda tile: tile.worst)
         return replace(self, cells=np.maximum(self.cells, other.cells))

@@ -272,7 +272,7 @@ class Check:
 
     @property
     def sizes(self) -> str:
-        """Sizes of open dimensions in one line: N=2 S=5; of one that runs at no other size than 1 that this is so."""
+        """Sizes of open dimensions in one line, N=2 S=5, with a remark on those that run at no other size than 1."""
         return sizes_said(self.dims, self.notes)
 
     @property
@@ -453,7 +453,7 @@ class Report:
 
 
 def gates_from(words: Iterable[str]) -> tuple[str, ...]:
-    """Everything that fails a run, by the words of `--fail-on`; UsageError for an unknown word, or if nothing is left.
+    """The gates of a run by the words of `--fail-on`; UsageError for an unknown word, or if nothing is left.
 
     Words without a sign that name an outcome replace the default; those of the gradient's health alone are added to
     it, and so is +word, while -word is taken away.

@@ -69,7 +69,7 @@ def replace(path: str, files: Iterable[tuple[str, bytes]]) -> None:
 
 
 def _swap(new: str, target: str, old: str) -> None:
-    """A folder in another's place, which comes back if that cannot be."""
+    """Puts a folder in the place of another, which comes back if that fails."""
     if not os.path.isdir(target):
         return os.rename(new, target)
     os.rename(target, old)
@@ -83,7 +83,7 @@ def _swap(new: str, target: str, old: str) -> None:
 
 
 def _is_ours(folder: str) -> bool:
-    """The folder is empty, or a report of earlier."""
+    """True if a folder is empty, or an earlier report."""
     if not os.listdir(folder):
         return True
     try:

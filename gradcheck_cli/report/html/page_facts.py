@@ -72,7 +72,7 @@ class PagedModel:
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of its checks'."""
+        """The worst outcome of its checks."""
         return min(map(outcome_of, self.checks), key=lambda each: _RANK[each.key])
 
     @property
@@ -157,7 +157,7 @@ class OperatorRow:
 
     @property
     def involved(self) -> bool:
-        """The operator is why something did not pass, as far as one knows."""
+        """True if the operator is why something did not pass, as far as is known."""
         return bool(self.suspected or self.blocked)
 
 
@@ -276,7 +276,7 @@ def _branches(check: Check) -> str:
 
 
 def _shares(words: Sequence[str]) -> str:
-    """full (124), nodes (19); without a number where all are the same."""
+    """Words with their numbers, full (124), nodes (19); without a number where all are the same."""
     found = Counter(words).most_common()
     if len(found) < 2:
         return "".join(word for word, _ in found)

@@ -150,7 +150,7 @@ def _entries(check: Check) -> Entries:
 
 
 def _tally(model: PagedModel) -> str:
-    """143 checks: 3 fail, 140 pass; or 143 checks, where all have the outcome that is told beside it."""
+    """The number of checks by outcome, 143 checks: 3 fail, 140 pass; without outcomes where all have the same."""
     found = counted(map(outcome_of, model.checks))
     told = ", ".join(f"{number} {outcome.word.lower()}" for outcome, number in found)
     return text.count(len(model.checks), "check") + (f": {told}" if len(found) > 1 else "")

@@ -34,7 +34,7 @@ _OWN: Any = {
 
 
 def require_matplotlib() -> None:
-    """UsageError where it is not installed."""
+    """Raises UsageError where it is not installed."""
     if find_spec("matplotlib") is None:
         raise UsageError("--plot needs matplotlib: python -m pip install 'gradcheck-cli[plots]'")
 
@@ -84,7 +84,7 @@ def figure(check: Check) -> Figure:
 
 
 def _title(check: Check) -> str:
-    """FAIL GC101  d loss / d input: 6 of 192 entries differ (3.1%)."""
+    """The title of a figure, FAIL GC101  d loss / d input: 6 of 192 entries differ (3.1%)."""
     verdict = f"{said_of(check)[0]} {check.code}".strip()
     what = ": ".join(filter(None, (heatmap.derivative(check), cut(name(headline(check)), _LONGEST))))
     return f"{verdict}  {what}"

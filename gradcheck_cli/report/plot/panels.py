@@ -55,7 +55,7 @@ def powers(axis: Any) -> None:
 
 
 def power(value: float) -> str:
-    """1e-10; 0.01 ... 100 as they are."""
+    """A number on a logarithmic axis: 1e-10, but 0.01 to 100 as they are."""
     return f"{value:g}" if 1e-2 <= value <= 1e2 else f"{value:.0e}"
 
 
@@ -300,7 +300,7 @@ def draw_layers(panel: SubFigure, check: Check) -> None:
 
 
 def _layers_title(health: Health) -> str:
-    """gradient by layer, from x to y: ratio 0.053, healthy."""
+    """The title of the panel, gradient by layer, from x to y: ratio 0.053, healthy."""
     ratio = [] if health.ratio is None else [f"ratio {health.ratio:.2g}"]
     return f"gradient by layer, from x to y: {', '.join([*ratio, *(health.shows or ['healthy'])])}"
 
