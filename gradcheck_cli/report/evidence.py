@@ -70,19 +70,22 @@ def entry_lines(check: Check, style: Style) -> Iterator[str]:
     pair = f"entry of {cut(name(check.x or check.y), 24)}"
     if by_y(check):
         pair = f"{cut(name(check.x), 20)} -> {cut(name(check.y), 20)}"
-    made, heads = (sides, SLOPES) if any(entry.slopes for entry in shown) else (row, NUMBERS)
-    rows = [(pair, *headings(check, heads)), *(made(check, entry) for entry in shown)]
-    yield from _fitted(rows, style)
+    heads, rows = entry_table(check, shown)
+    yield from _fitted([(pair, *heads), *rows], style)
     if len(told) > len(shown):
-        every = max(check.entries.get("failed", 0) + check.entries.get("inconclusive", 0), len(told))
-        yield f"... {every - len(shown)} more, --show {len(told)}"
+        yield f"... {open_entries(check, len(told)) - len(shown)} more, --show {len(told)}"
 
 
-def headings(check: Check, heads: Sequence[str]) -> tuple[str, ...]:
-    """The columns behind the place: what others give comes first where that was judged."""
-    if check.of_two_models:
-        return ("A", "B", *heads[2:])
-    return ("given", *heads) if check.claim else tuple(heads)
+def open_entries(check: Check, kept: int) -> int:
+    """The number of entries that did not pass, of which the record has kept some."""
+    return max(check.entries.get("failed", 0) + check.entries.get("inconclusive", 0), kept)
+
+
+def entry_table(check: Check, entries: Sequence[Entry]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The columns of some entries behind their places, and their rows; a given value comes first where that was judged."""
+    made, heads = (_sides, SLOPES) if any(entry.slopes for entry in entries) else (_row, NUMBERS)
+    heads = ("A", "B", *heads[2:]) if check.of_two_models else ("given", *heads) if check.claim else heads
+    return heads, [made(check, entry) for entry in entries]
 
 
 def _fitted(rows: list[tuple[str, ...]], style: Style) -> list[str]:
@@ -96,7 +99,7 @@ def _fitted(rows: list[tuple[str, ...]], style: Style) -> list[str]:
     return lines
 
 
-def row(check: Check, entry: Entry) -> tuple[str, ...]:
+def _row(check: Check, entry: Entry) -> tuple[str, ...]:
     """The cells of an entry: its place, the values that were compared, their difference and its pattern."""
     gap = abs(entry.judged - entry.numerical)
     size = max(abs(entry.judged), abs(entry.numerical))
@@ -105,7 +108,7 @@ def row(check: Check, entry: Entry) -> tuple[str, ...]:
     return (place(check, entry), *_judged(check, entry), *numbers, name(entry.pattern))
 
 
-def sides(check: Check, entry: Entry) -> tuple[str, ...]:
+def _sides(check: Check, entry: Entry) -> tuple[str, ...]:
     """The cells of an entry in a table of entries at a tie, with the slopes from both sides."""
     slopes = [precise(slope) for slope in entry.slopes] if entry.slopes else [precise(entry.numerical)] * 2
     verdict = {"fail": "FAIL", "kink-ok": "KINK-OK"}.get(entry.status, name(entry.reason))

@@ -78,9 +78,14 @@ def cells(check: Check, tile: Tile) -> str:
 
 
 def entry(check: Check, tile: Tile, axis: int, position: int) -> str:
-    """The entry of x that a row of the Jacobian is for (axis 0), or of y a column: [0,2]; of projections its number."""
+    """The entry of x that a row of the Jacobian is for (axis 0), or of y a column; of projections its number.
+
+    An entry is [0,2], or "im [0,2]" for a part of a complex one.
+    """
+    if tile.over != "both":
+        return str(position)
     sizes = check.y_shape if axis else check.x_shape
-    return _entry(sizes, tile.sizes[axis], position) if tile.over == "both" else str(position)
+    return _part(position, tile.sizes[axis], prod(sizes)) + shape(unraveled(position % prod(sizes), sizes))
 
 
 def image(check: Check, tile: Tile, position: int) -> str:
@@ -89,12 +94,6 @@ def image(check: Check, tile: Tile, position: int) -> str:
     lead = sizes[:-2]
     ends = ",".join([*map(str, unraveled(position % prod(lead), lead)), *":" * min(len(sizes), 2)])
     return f"{_part(position, tile.sizes[0], prod(lead))}[{ends}]"
-
-
-def _entry(sizes: Sequence[int], total: int, position: int) -> str:
-    """The name of an entry of a tensor: [0,2], or "im [0,2]" for a part of a complex one."""
-    size = prod(sizes)
-    return _part(position, total, size) + shape(unraveled(position % size, sizes))
 
 
 def _part(position: int, total: int, size: int) -> str:

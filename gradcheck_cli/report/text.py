@@ -17,6 +17,7 @@ from urllib.parse import quote
 from gradcheck_cli.errors import shown
 from gradcheck_cli.results.record import Check
 
+name = shown  # a name on one line
 COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
 
@@ -40,11 +41,6 @@ def paint(text: str, color: str, on: bool = True) -> str:
 def clean(text: str) -> str:
     """A text with escapes for control characters, which could move a terminal's cursor; line breaks stay."""
     return "\n".join(map(shown, text.split("\n")))
-
-
-def name(text: str) -> str:
-    """A name on one line."""
-    return shown(text)
 
 
 def without_excerpt(message: str) -> list[str]:

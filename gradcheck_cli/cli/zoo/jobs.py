@@ -110,10 +110,12 @@ class Maker:
         said = {**config, **place.said} if place.url else place.said  # no configuration file lies above a copy
         layers = [config, place.said, _bearing(self.given)]
         files = tuple(dict.fromkeys(_files(path, place, {name: v for layer in layers for name, v in layer.items()})))
-        key = self._key(place, files, layers)
+        gates = sorted({*self.gates} - {*OUTCOMES})
+        bearing = {"layers": layers, "expect": place.expect, "gates": gates, "task": place.task}  # on the result
         above = file_above(_folder(place), self.ctx)
         every = tuple(str(file) for file in (*files, *([above] if above and not place.url else [])))
-        return Job(place.uri, str(path), place.task, options, said, place.expect, key=key, files=every)
+        return Job(place.uri, str(path), place.task, options, said, place.expect, files=every,
+                   key=key_of(place.job, files, bearing))  # fmt: skip
 
     def _local(self, place: ModelPlace) -> Path:
         """The local file, fetched if it is behind a URL, with test data from its archive."""
@@ -123,12 +125,6 @@ class Maker:
             raise ModelError(message)
         wanted = place.archive is not None and self.given.get("test_data", "auto") == "auto"
         return _with_test_data(path, place.archive) if wanted and place.archive else path
-
-    def _key(self, place: ModelPlace, files: Sequence[Path], layers: Sequence[Mapping[str, Any]]) -> str:
-        """The key: a digest of everything that the result depends on."""
-        gates = sorted({*self.gates} - {*OUTCOMES})
-        settings = {"layers": layers, "expect": place.expect, "gates": gates, "task": place.task}
-        return key_of(place.job, files, settings)
 
 
 def unmade(place: ModelPlace, error: GradcheckError) -> dict[str, Any]:

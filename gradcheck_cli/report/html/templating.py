@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -29,7 +29,7 @@ from gradcheck_cli.report.concise import (
     pair_said,
     share_compared,
 )
-from gradcheck_cli.report.evidence import NUMBERS, SLOPES, by_y, evidence, headings, row, sides
+from gradcheck_cli.report.evidence import by_y, entry_table, evidence, open_entries
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.health import figures, findings, gate_text
 from gradcheck_cli.report.html import page_facts
@@ -43,14 +43,6 @@ _TURNING = re.compile(  # controls, marks of direction, what has no width, halve
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\uf8ff\ufdd0-\ufdef\ufeff\ufff9-\ufffb\ufffe\uffff"
     f"\U000e0000-\U0010ffff{_NO_LETTERS}]"
 )
-
-
-class Entries(NamedTuple):
-    """The table of a pair's worst entries."""
-
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 def page(template: str, **values: Any) -> str:
@@ -139,14 +131,13 @@ def _hint(check: Check) -> str:
     return PAGES[check.code].hint if check.status == "inconclusive" and check.code in PAGES else ""
 
 
-def _entries(check: Check) -> Entries:
+def _entries(check: Check) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
+    """The table of a pair's worst entries: caption, head and rows."""
     told = [entry for entry in check.worst if entry.status != "kink-ok"]
-    by_sides = any(entry.slopes for entry in told[:_SHOWN])
-    heads = headings(check, SLOPES if by_sides else NUMBERS)
-    head = ("entry of x" + (" → y" if by_y(check) else ""), *heads)
-    every = max(check.entries.get("failed", 0) + check.entries.get("inconclusive", 0), len(told))
+    heads, rows = entry_table(check, told[:_SHOWN])
+    every = open_entries(check, len(told))
     shown = f"The worst {_SHOWN} of {every:,} entries" if every > _SHOWN else text.count(every, "entry", "entries")
-    return Entries(f"{shown} that did not pass", head, [(sides if by_sides else row)(check, e) for e in told[:_SHOWN]])
+    return f"{shown} that did not pass", ("entry of x" + (" → y" if by_y(check) else ""), *heads), rows
 
 
 def _tally(model: PagedModel) -> str:
