@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError
-from gradcheck_cli.formats import read
+from gradcheck_cli.formats import is_spec, read
 from gradcheck_cli.formats.onnx.file import fields_of
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
 from gradcheck_cli.formats.untrusted import inside, opened
@@ -95,11 +95,6 @@ def side_car(model: str) -> str | None:
     candidates = (os.path.splitext(model)[0] + suffix for suffix in SPEC_SUFFIXES)
     found = (p for p in candidates if not is_spec(model) and os.path.isfile(p) and "graphs" not in keys_of(p))
     return next(found, None)
-
-
-def is_spec(path: str) -> bool:
-    """True if a file is a YAML spec, by its name."""
-    return path.lower().endswith((".yaml", ".yml"))
 
 
 def keys_of(spec: str) -> Collection[Any]:

@@ -44,7 +44,7 @@ def lines_below(checks: Sequence[Check], style: Style) -> Iterator[str]:
     yield from _claims(checks, style)
     yield from power_lines(checks, style)
     yield from health_lines(checks, style)
-    yield from _uncovered(checks, style)
+    yield from _uncovered(checks)
     yield from _ranges(checks, style)
     yield from remark_lines(checks, style)
     yield from _refusals(checks, style)
@@ -86,7 +86,7 @@ def _claims(checks: Sequence[Check], style: Style) -> Iterator[str]:
         yield f"  given      by {kind}{'s'[: len(names) > 1]} {by}{more}; {how}"
 
 
-def _uncovered(checks: Sequence[Check], style: Style) -> Iterator[str]:
+def _uncovered(checks: Sequence[Check]) -> Iterator[str]:
     """A line on branches of the model that were not taken, by the row that has most of them."""
     most = max((c.branches for c in checks if c.missed), key=lambda b: b["total"] - b["covered"], default=None)
     if most is not None:

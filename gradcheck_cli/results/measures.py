@@ -12,9 +12,7 @@ from typing import Annotated, TypedDict
 from gradcheck_cli.results.typed import Count, Indices, Only
 
 WORDS = ("nonfinite", "dead", "vanishing", "exploding", "precision")  # what may be wrong, as --fail-on names it
-VANISHING = (
-    1e-4  # of the flow at the last layer is left at the first: ten times less than AutoTrainer (ICSE 2021) takes
-)
+VANISHING = 1e-4  # of the flow at the last layer is left at the first; AutoTrainer (ICSE 2021) takes ten times more
 EXPLODING = 1e4  # the same, the other way round; trained models lie between 1e-2 and 1e2
 DEAD_SHARE = 0.5  # of the units of one layer (the rule DeadRelu of Amazon SageMaker Debugger: 50 %)
 SATURATED_SLOPE = 1e-3  # of a unit, which is at most 1/4 (Sigmoid, Softmax) or 1 (Tanh); cf. Glorot and Bengio, 2010

@@ -20,8 +20,8 @@ def estimates(durations: Sequence[float], places: int, before: int = 0) -> Itera
     now = START
     jobs = [Job(str(index), "", key=str(index)) for index in range(len(durations))]
     waiting, ends, end = list(zip(jobs, durations, strict=True)), list[tuple[float, Job]](), schedule(durations, places)
-    for index in range(before):
-        progress.passed_over([], f"before {index}")
+    for _ in range(before):
+        progress.passed_over([])
     while waiting or ends:
         while waiting and len(ends) < places:
             job, duration = waiting.pop(0)

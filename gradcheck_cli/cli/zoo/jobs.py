@@ -19,9 +19,9 @@ from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.cli.config import file_above, settings_above
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.run import select
-from gradcheck_cli.cli.tasks import SPEC_SUFFIXES, Planner, expand, is_spec, keys_of, side_car
+from gradcheck_cli.cli.tasks import SPEC_SUFFIXES, Planner, expand, keys_of, side_car
 from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, shown
-from gradcheck_cli.formats import read
+from gradcheck_cli.formats import is_spec, read
 from gradcheck_cli.points.test_data import BESIDE
 from gradcheck_cli.results.record import OUTCOMES, Check, ModelInfo
 from gradcheck_cli.settings import OPTIONS
@@ -109,7 +109,7 @@ class Maker:
         config = _bearing(settings_above(_folder(place), self.ctx))
         said = {**config, **place.said} if place.url else place.said  # no configuration file lies above a copy
         layers = [config, place.said, _bearing(self.given)]
-        files = tuple(dict.fromkeys(_files(path, place, {name: v for layer in layers for name, v in layer.items()})))
+        files = tuple(dict.fromkeys(_files(path, {name: v for layer in layers for name, v in layer.items()})))
         gates = sorted({*self.gates} - {*OUTCOMES})
         bearing = {"layers": layers, "expect": place.expect, "gates": gates, "task": place.task}  # on the result
         above = file_above(_folder(place), self.ctx)
@@ -288,12 +288,12 @@ def _bearing(layer: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in layer.items() if name not in _NOT_BEARING}
 
 
-def _files(path: Path, place: ModelPlace, settings: Mapping[str, Any]) -> Iterator[Path]:
+def _files(path: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
     """The files that a check reads."""
     yield from read_along(path)
-    if not is_spec(str(path)) and (beside := side_car(str(path))):
+    if not is_spec(path) and (beside := side_car(str(path))):
         yield from read_along(Path(beside))
-    elif is_spec(str(path)):
+    elif is_spec(path):
         yield from _models_of(path)
     if (data := settings.get("test_data", "auto")) != "none":
         yield from folder_of_data(path.parent / BESIDE if data == "auto" else Path(data))

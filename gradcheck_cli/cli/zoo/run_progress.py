@@ -62,10 +62,10 @@ class ZooProgress(JobListener):
         if self._live is not None:
             self._live.stop()
 
-    def passed_over(self, records: Sequence[Mapping[str, Any]], name: str) -> None:
+    def passed_over(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Counts a job that is not run, because it was done before or has no model."""
         self.kept += not records
-        self._count(records, name)
+        self._count(records)
 
     def started(self, job: Job) -> None:
         self.running[job.key] = _Running(job.uri, self.clock())
@@ -82,9 +82,9 @@ class ZooProgress(JobListener):
     def ended(self, job: Job, records: Sequence[Mapping[str, Any]]) -> None:
         if (ran := self.running.pop(job.key, None)) is not None:
             self.spent.append(self.clock() - ran.began)
-        self._count(records, job.uri)
+        self._count(records)
 
-    def _count(self, records: Sequence[Mapping[str, Any]], name: str) -> None:
+    def _count(self, records: Sequence[Mapping[str, Any]]) -> None:
         with self._one_at_a_time:  # `passed_over` is called in another thread
             self.done += 1
             self.failing += any(not check.passes for check in brief(records))

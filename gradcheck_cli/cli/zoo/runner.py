@@ -158,10 +158,10 @@ class ZooRun:
                 job = maker.job(place)
             except GradcheckError as error:
                 self._append(place.job, "", [unmade(place, error)])  # without a key, so that it is tried again
-                self.progress.passed_over([unmade(place, error)], place.job)
+                self.progress.passed_over([unmade(place, error)])
                 continue
             if self._is_done(place.job, job):
-                self.progress.passed_over([], place.job)
+                self.progress.passed_over([])
             else:
                 self.names[job.key] = place.job
                 yield job

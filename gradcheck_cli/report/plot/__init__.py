@@ -22,7 +22,6 @@ from gradcheck_cli.results.record import Check
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg")
 WORDS = {"pass": "#1a7f37", "fail": "#cf222e", "error": "#cf222e"}  # the HTML report's colors
 _SIZE, _DPI = (13.0, 9.5), 100  # inches, dots an inch
 _LONGEST = 80  # columns of a line
