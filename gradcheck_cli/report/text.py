@@ -110,14 +110,15 @@ def seconds(duration: float) -> str:
 def wrapped(text: str, width: int, first: str = "  ", others: str = "  ") -> list[str]:
     """A sentence in lines of a width in columns, each behind its indent; a word that is longer stays whole."""
     lines, line = list[str](), ""
-    for word in text.split(" "):
+    first += " " * (len(text) - len(text.lstrip(" ")))  # its own indent
+    for word in text.strip(" ").split(" "):
         start = others if lines else first
         if line and columns(start + line) + 1 + columns(word) > width:
             lines.append(f"{start}{line}".rstrip())
             line = word
         else:
             line = f"{line} {word}" if line else word
-    return [*lines, (others if lines else first) + line] if text.strip() else []
+    return [*lines, f"{others if lines else first}{line}".rstrip()] if line else []
 
 
 def opened(text: str, start: str, color: str, style: Style) -> Iterator[str]:

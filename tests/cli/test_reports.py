@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gradcheck_cli.report import FORMATS, render
-from gradcheck_cli.report.text import Style, cut, upper
+from gradcheck_cli.report.text import Style, columns, cut, upper, wrapped
 from gradcheck_cli.results.record import Check, Entry, ModelInfo, Report, Suspect
 
 MODEL = ModelInfo("net.onnx", "0" * 64, {"": 17}, 61, ("float32",))
@@ -155,3 +155,25 @@ def test_a_tolerance_is_rounded_up(value: float, expected: str) -> None:
 def test_a_name_is_cut_in_its_middle() -> None:
     assert cut("encoder/query/kernel", 11) == "enco...rnel"
     assert cut("short", 11) == "short"
+
+
+@pytest.mark.parametrize("width", [12, 40, 80])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "one",
+        "two  spaces",
+        "  checks[0]: an indent of its own ^",
+        "x" * 100 + " y",
+        "words " * 30,
+        "名前 テンソル " * 9,
+    ],
+)
+def test_a_wrapped_sentence_fits_and_keeps_its_words_and_its_own_indent(text: str, width: int):
+    lines, words = wrapped(text, width, "- ", "    "), text.split()
+    assert " ".join(lines).split() == (["-", *words] if words else [])
+    assert all(columns(line) <= width or len(line[2:].split()) == 1 for line in lines)
+    assert all(line.startswith("    ") and line == line.rstrip() for line in lines[1:])
+    assert not words or lines[0].startswith("- " + " " * (len(text) - len(text.lstrip())) + words[0])

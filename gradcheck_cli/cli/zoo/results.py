@@ -84,10 +84,9 @@ class FinishedJobs:
     jobs: Iterable[str] | None
     baseline: Baseline
     lines: dict[str, tuple[Line, ...]] = field(init=False)
-    damaged: int = field(init=False)
 
     def __post_init__(self) -> None:
-        there, self.damaged = finished(self.folder)
+        there, _ = finished(self.folder)
         self.lines = {job: there[job] for job in (sorted(there) if self.jobs is None else self.jobs) if job in there}
 
     @classmethod
