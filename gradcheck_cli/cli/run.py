@@ -157,7 +157,10 @@ class Run:
         try:
             for task in self.tasks:
                 self._note_idle(os.path.dirname(task.path) or ".")
-                self._tell(self.checker.check(task), task)
+                checks = self.checker.check(task)
+                self.records.extend(map(self.output.kept, checks))
+                self.output.section(checks, task.said.get("show"))
+                self.output.draw(checks)
                 if self.options.get("fail_fast") and self._report().exit_code:
                     break
         except KeyboardInterrupt:
@@ -173,12 +176,6 @@ class Run:
         for remark in self.baseline.notes():
             note(remark)
         return report.exit_code
-
-    def _tell(self, checks: tuple[Check, ...], task: Task) -> None:
-        """Keeps the records of a task, and prints what is printed as checks end."""
-        self.records.extend(self.output.kept(c) for c in checks)
-        self.output.section(checks, task.said.get("show"))
-        self.output.draw(checks)
 
     def _note_idle(self, folder: str) -> None:
         """Tells of options of the run in a configuration file that lies below some of the models only."""

@@ -94,17 +94,13 @@ class Model:
     def __getitem__(self, name: str) -> Tensor:
         if not isinstance(name, str):
             raise UsageError(f"model[{name!r}]: the name of a tensor is a string.")
-        if name not in self.tensors:
-            self._open(name)
+        if name not in self.tensors:  # s[0]: an element of a sequence, an optional or a map becomes a tensor
+            opened = with_element(self.source, name)
+            if opened is not self.source:
+                self.source, self._sample, self._dependence = opened, None, None
         if name not in self.tensors:
             raise UsageError(f"{self.source.uri} has no tensor {name!r}.{did_you_mean(name, self.tensors)}")
         return Tensor(self, name)
-
-    def _open(self, name: str) -> None:
-        """Makes an element of a sequence, an optional or a map a tensor of the graph: `s[0]`."""
-        opened = with_element(self.source, name)
-        if opened is not self.source:
-            self.source, self._sample, self._dependence = opened, None, None
 
     def __contains__(self, name: object) -> bool:
         return name in self.tensors

@@ -135,13 +135,9 @@ def _setting(option: Option, value: Any) -> Any:
         case "tolerances":
             tolerances = value if isinstance(value, Mapping) else {ANY: value}
             return by_name(tolerances, name, "{name: tolerance}", lambda each, _: float(number(each, name, 0)))
-    return number(value, name, *_limits(option), whole=option.kind in ("whole", "bytes"))
-
-
-def _limits(option: Option) -> tuple[float, float]:
-    """The lowest and the highest value of a number."""
     least = {"seconds": 0.0, "bytes": 1.0}.get(option.kind, option.least)
-    return (np.finfo(float).tiny, np.finfo(float).max) if option.above else (least, option.most)
+    limits = (np.finfo(float).tiny, np.finfo(float).max) if option.above else (least, option.most)
+    return number(value, name, *limits, whole=option.kind in ("whole", "bytes"))
 
 
 def by_name(value: Any, argument: str, wanted: str, one: Callable[[Any, str], Any]) -> dict[str, Any]:

@@ -233,11 +233,8 @@ def _texts_of(path: str) -> Iterator[str]:
     except UnicodeDecodeError:
         raise UsageError(f"{path} holds no results: it is no text") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}{_hint(error)}") from None
-
-
-def _hint(error: OSError) -> str:
-    return "; for what a zoo has found: gradcheck zoo report" if isinstance(error, IsADirectoryError) else ""
+        hint = "; for what a zoo has found: gradcheck zoo report" if isinstance(error, IsADirectoryError) else ""
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}{hint}") from None
 
 
 def _decoded(file: BinaryIO, path: str) -> Iterator[str]:

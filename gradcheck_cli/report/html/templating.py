@@ -75,7 +75,7 @@ def _environment() -> Environment:
         "name": _name, "names": _names, "path": _path, "shape": text.shape, "short": text.short, "rough": text.rough,
         "seconds": text.seconds, "percent": text.percent, "upper_bound": text.upper,
         "outcome": outcome_of, "rank": lambda m: [*OUTCOMES].index(m.outcome.key), "label": _label, "why": _why,
-        "headline": _headline, "gate": gate_text, "forward": forward_text, "waiver": expectation, "hint": _hint,
+        "headline": _headline, "gate": gate_text, "forward": forward_text, "waiver": expectation,
         "share": share_compared, "not_judged": not_judged, "entries": _entries, "tally": _tally,
         "findings": lambda suspect: [_name(sentence, 400) for sentence in evidence(suspect)],
         "figures": lambda check: ", ".join(figures(check)),
@@ -125,10 +125,6 @@ def _why(check: Check) -> str:
     """A line below a model's name: what is wrong first of all."""
     said = {"gate": gate_text, "forward": forward_reason}.get(outcome_of(check).key, outcome)(check)
     return _name(" ".join(filter(None, (check.code, said))), 140)
-
-
-def _hint(check: Check) -> str:
-    return PAGES[check.code].hint if check.status == "inconclusive" and check.code in PAGES else ""
 
 
 def _entries(check: Check) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:

@@ -25,7 +25,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.report import heatmap
 from gradcheck_cli.report.heatmap import LEVELS, NOTHING, NOTHING_FILL, NOTHING_LABEL, levels_of
 from gradcheck_cli.report.text import cut, name, shape, short
-from gradcheck_cli.results.measures import Curve, Health, Layer
+from gradcheck_cli.results.measures import Curve, Layer
 from gradcheck_cli.results.picture import (
     HIGHEST,
     LOWEST,
@@ -291,18 +291,13 @@ def draw_layers(panel: SubFigure, check: Check) -> None:
     if health is None or not health.layers:
         return empty(panel.subplots(), "no layer with weights or a bend lies between x and y")
     color = COLORS[Standing.FAIL] if health.shows else GREEN
-    panel.suptitle(_layers_title(health), fontsize=10, color=color, parse_math=False)
+    said = ", ".join([*([] if health.ratio is None else [f"ratio {health.ratio:.2g}"]), *(health.shows or ["healthy"])])
+    panel.suptitle(f"gradient by layer, from x to y: {said}", fontsize=10, color=color, parse_math=False)
     upper, lower = panel.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _sizes(upper, health.layers)
     _shares(lower, health.layers)
     _names(lower, health.layers)
     return None
-
-
-def _layers_title(health: Health) -> str:
-    """The title of the panel, gradient by layer, from x to y: ratio 0.053, healthy."""
-    ratio = [] if health.ratio is None else [f"ratio {health.ratio:.2g}"]
-    return f"gradient by layer, from x to y: {', '.join([*ratio, *(health.shows or ['healthy'])])}"
 
 
 def _sizes(panel: Axes, layers: Sequence[Layer]) -> None:
