@@ -154,7 +154,7 @@ def _initial(model: Model, ys: Sequence[str], given: Sequence[str]) -> Any:
     words = [text for text in given if text in ("ones", "inputs")]
     if words:
         if len(given) > 1:
-            raise UsageError(f"--grad-ys {words[0]} is for all y; it stands alone.")
+            raise UsageError(f"--grad-ys {words[0]} is for all y; give it alone.")
         return words[0]
     found: dict[str, str | Array] = {}
     for text in given:

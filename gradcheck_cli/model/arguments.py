@@ -34,7 +34,7 @@ def tensors(value: Any, argument: str, *, empty: bool = False) -> list[Tensor]:
 def tensor(value: Any, argument: str) -> Tensor:
     """The argument, if it is one tensor."""
     if isinstance(value, list | tuple):
-        raise UsageError(f"{argument} is a list of {len(value)}: one tensor is allowed.")
+        raise UsageError(f"{argument} is a list of {len(value)}; give one tensor.")
     return tensors(value, argument)[0]
 
 
@@ -187,7 +187,7 @@ def require_free(model: Model, xs: Sequence[Tensor], values: Sequence[Any], fixe
         if x.name not in model.graph.tensors:
             raise UsageError(f"x {x.name!r} was made by gradients(); x must be a tensor of the model itself.")
         if value is not None and x.name in fixed:
-            raise UsageError(f"{x.name!r} is given by x_init_value and by extra_feed_dict: one of them is allowed.")
+            raise UsageError(f"{x.name!r} is given by x_init_value and by extra_feed_dict; leave out one of them.")
 
 
 def require_open(source: Source, dims: Mapping[str, int]) -> None:

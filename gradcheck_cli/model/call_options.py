@@ -93,7 +93,7 @@ def shape(value: Any, argument: str) -> tuple[int, ...]:
     try:
         given = tuple(index(d) for d in np.atleast_1d(np.asarray(value, dtype=object)).tolist())
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{argument}={value!r} is no shape: a tuple of ints is.") from error
+        raise UsageError(f"{argument}={value!r} is no shape; give a tuple of ints.") from error
     if any(d < 0 for d in given):
         raise UsageError(f"{argument}={list(given)} is no shape: a dimension is negative.")
     return given
@@ -163,7 +163,7 @@ def number(value: Any, argument: str, low: float, high: float = np.inf, *, whole
 
 def _range(value: Any, argument: str) -> tuple[float, float]:
     if not isinstance(value, list | tuple | np.ndarray) or len(value) != 2:
-        raise UsageError(f"{argument}={value!r} is no range: a pair (low, high) is.")
+        raise UsageError(f"{argument}={value!r} is no range; give a pair (low, high).")
     low, high = (float(number(each, argument, -np.inf)) for each in value)
     if not low <= high:
         raise UsageError(f"{argument}={value!r} is no range: {low:g} is above {high:g}.")

@@ -373,7 +373,7 @@ def test_for_a_list_it_is_the_largest_over_all(make: Make):
         ({"y": None}, "y is None, not a tensor"),
         ({"x_shape": (3, 2)}, r"x_shape=\[3, 2\] contradicts 'x', which has \[2,3\]"),
         ({"x_shape": 6}, r"x_shape=\[6\] contradicts 'x', which has \[2,3\]"),
-        ({"x_shape": (2, 3.5)}, r"x_shape=\(2, 3\.5\) is no shape: a tuple of ints is"),
+        ({"x_shape": (2, 3.5)}, r"x_shape=\(2, 3\.5\) is no shape; give a tuple of ints"),
         ({"x_shape": "ab"}, "x_shape='ab' is no shape"),
         ({"y_shape": (6,)}, r"y_shape=\[6\] contradicts 'y', which has \[2,3\]"),
         ({"y_shape": (-2, 3)}, r"y_shape=\[-2, 3\] is no shape: a dimension is negative"),
@@ -406,7 +406,7 @@ def test_value_errors_name_the_argument_its_value_and_what_is_allowed(make: Make
 
 def test_y_is_one_tensor_not_a_list(make: Make):
     model = make(SQUARE, {"x": [2]})
-    with pytest.raises(ValueError, match="y is a list of 1: one tensor is allowed"):
+    with pytest.raises(ValueError, match="y is a list of 1; give one tensor"):
         gc.compute_gradient(model["x"], (2,), [model["y"]], [(2,)])  # type: ignore[arg-type]
 
 

@@ -481,7 +481,7 @@ def test_arrays_are_no_tensors_and_the_message_says_what_to_write():
         ({"xs": []}, "xs is an empty list"),
         ({"xs": 3.0}, r"xs is 3\.0 \(float\), not a tensor\. An array is only a value"),
         ({"xs": np.ones(2)}, r"xs is an array of shape \[2\], not a tensor"),
-        ({"grad_ys": [None, None]}, "grad_ys has 2 entries, ys has 1: they must be as long"),
+        ({"grad_ys": [None, None]}, "grad_ys has 2 entries, ys has 1: both must have the same length"),
         ({"grad_ys": np.ones((3, 3))}, r"grad_ys\[0\] has shape \[3, 3\]; 'y' has \[2\]"),
         ({"grad_ys": 1.0}, r"grad_ys\[0\] has shape \[\]; 'y' has \[2\]"),
         ({"grad_ys": [np.ones(2, int)]}, r"grad_ys\[0\] is int64; 'y' is float"),

@@ -118,7 +118,7 @@ REFUSED = [  # what is typed behind `gradcheck grad`, the exit code, what is sai
     (["mlp.onnx", "-o", "g.onnx", "--x", "loss", "--y", "input"], 2, "Are --x and --y swapped?"),
     (["embedding.onnx", "-o", "g.onnx", "--x", "input_ids"], 2, "is int64: only floating-point or complex tensors"),
     (["mlp.onnx", "-o", "g.onnx", "--grad-ys", "one"], 2, "'one' is no y. Did you mean 'ones'?"),
-    (["mlp.onnx", "-o", "g.onnx", "--grad-ys", "ones", "--grad-ys", "inputs"], 2, "it stands alone"),
+    (["mlp.onnx", "-o", "g.onnx", "--grad-ys", "ones", "--grad-ys", "inputs"], 2, "give it alone"),
     (["mlp.onnx", "-o", "g.onnx", "--jvp", "--hvp"], 2, "--jvp and --hvp are two files"),
     (["mlp.onnx", "-o", "g.onnx", "--dim", "M=2"], 2, "no open dimension 'M'; it has N"),
     (["mlp.onnx", "-o", "no/g.onnx"], 2, "cannot be written: No such file or directory"),

@@ -59,7 +59,7 @@ def go_on(folder: str, given: Mapping[str, Any], ctx: click.Context) -> int:
         with chdir(about.folder):
             return _run(about.sources, options, place, ctx)
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{folder} was begun in {about.folder}, which is no more; run `gradcheck zoo` again") from None
+        raise UsageError(f"{folder} was begun in {about.folder}, which is gone; run `gradcheck zoo` again") from None
 
 
 def _run(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: click.Context) -> int:
