@@ -76,15 +76,13 @@ def _tasks(job: Job) -> list[Task]:
 
 
 def _chosen(tasks: list[Task], wanted: str | int | None) -> list[Task]:
+    """The task with a number or a name, or all."""
     if wanted is None:
         return tasks
-    if isinstance(wanted, int):
-        return [tasks[wanted]] if wanted < len(tasks) else _gone(wanted)
-    return [task for task in tasks if wanted in (task.name, task.check)] or _gone(wanted)
-
-
-def _gone(wanted: str | int) -> list[Task]:
-    raise UsageError(f"its check {wanted!r} is no longer there: the file has changed")
+    named = tasks[wanted : wanted + 1] if isinstance(wanted, int) else [t for t in tasks if wanted in (t.name, t.check)]
+    if not named:
+        raise UsageError(f"its check {wanted!r} is no longer there: the file has changed")
+    return named
 
 
 class DeskProgress:

@@ -212,19 +212,14 @@ def as_given(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _could_be_given(value: Any, option: click.Option) -> bool:
-    """True if a command line can give an option this value."""
+    """True if a command line can give an option this value: the option's type makes it of the value's text."""
     if option.is_flag or option.count:
         return type(value) is (int if option.count else bool)
-    several = isinstance(value, tuple) and option.multiple
+    kind, several = option.type, isinstance(value, tuple) and option.multiple
+    spell, each = kind.spell if isinstance(kind, Parsed) else str, value if several else [value]
     try:
-        each = value if several else [value]
-        return several == option.multiple and all(_comes_of_its_text(one, option) for one in each)
+        made = [kind.convert(spell(one), option, None) for one in each]
     except (click.BadParameter, TypeError, ValueError, ArithmeticError):
         return False
-
-
-def _comes_of_its_text(value: Any, option: click.Option) -> bool:
-    """True if the option's type turns the value's text into the same value."""
-    kind = option.type
-    made = kind.convert(kind.spell(value) if isinstance(kind, Parsed) else str(value), option, None)
-    return type(made) is type(value) and bool(made == value)
+    same = (type(one) is type(other) and bool(one == other) for one, other in zip(made, each, strict=True))
+    return several == option.multiple and all(same)
