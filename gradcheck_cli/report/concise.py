@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style, count, name, paint, percent, seconds, short, without_excerpt
-from gradcheck_cli.results.record import ENTRY_REASONS, OUTCOMES, Check, Report
+from gradcheck_cli.results.record import ENTRY_REASONS, OUTCOMES, Check, Report, Waiver
 
 WORD, CODE = "FORWARD DIFFERS", "GC404"
 _VERDICTS = {
@@ -115,10 +115,15 @@ def share_compared(check: Check) -> str:
 def expectation(check: Check) -> str:
     """The terms of a waiver, fail, as expected: ACME-412 (until 2027-03-31)."""
     waiver = check.waiver or {}
+    what = [name(waiver.get("status") or ""), "forward differs" if waiver.get("forward") else ""]
+    return f"{' and '.join(filter(None, what))}, {as_expected(waiver)}"
+
+
+def as_expected(waiver: Waiver) -> str:
+    """The reason of a waiver and its last day: as expected: ACME-412 (until 2027-03-31)."""
     until = f" (until {name(last)})" if (last := waiver.get("until")) else ""
     reason = f": {name(waiver['reason'])}" if waiver.get("reason") else ""
-    what = [name(waiver.get("status") or ""), "forward differs" if waiver.get("forward") else ""]
-    return f"{' and '.join(filter(None, what))}, as expected{reason}{until}"
+    return f"as expected{reason}{until}"
 
 
 def ended(check: Check) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.report.concise import CODE, WORD
+from gradcheck_cli.report.concise import CODE, WORD, as_expected
 from gradcheck_cli.report.health import health_lines
 from gradcheck_cli.report.text import Style, clean, count, cut, name, opened, percent, short, wrapped
 from gradcheck_cli.results.record import BranchCounts, Check
@@ -135,10 +135,7 @@ def _paragraph(check: Check) -> tuple[str, str]:
         return "", ""
     if check.forward_differs:
         return f"{WORD} {CODE}  {clean(check.forward.get('reason', ''))}", "red"
-    waiver = check.waiver or {}
-    reason, until = waiver.get("reason"), waiver.get("until")
-    expected = (f": {name(str(reason))}" if reason else "") + (f" (until {name(str(until))})" if until else "")
-    return f"{WORD}, as expected{expected}", "yellow"
+    return f"{WORD}, {as_expected(check.waiver or {})}", "yellow"
 
 
 def _refusal(check: Check) -> str:
