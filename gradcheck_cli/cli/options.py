@@ -257,12 +257,9 @@ class TypedCommand(click.RichCommand):
         if not ctx.resilient_parsing:
             self._refuse_twice(ctx, typed)
             refuse_idle_beside(ctx, self.idle)
+            if ctx.auto_envvar_prefix and ctx.parent is not None:  # a test runner has variables for its own command
+                refuse_unknown_variables()
         return left
-
-    def invoke(self, ctx: click.Context) -> Any:
-        if ctx.auto_envvar_prefix:
-            refuse_unknown_variables()
-        return super().invoke(ctx)
 
     def _refuse_twice(self, ctx: click.Context, typed: list[str]) -> None:
         """Raises UsageError for an option that takes one value and is given two, of which the first would be lost."""
