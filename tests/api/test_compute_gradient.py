@@ -473,7 +473,7 @@ def test_wrong_arguments_are_refused_before_anything_is_run(make: Make):
 
 def test_two_values_for_x_are_refused(make: Make):
     model = make(SQUARE, {"x": [2]})
-    with pytest.raises(ValueError, match="'x' is given by x_init_value and by extra_feed_dict: one of them"):
+    with pytest.raises(ValueError, match="'x' is given by x_init_value and by extra_feed_dict; leave out one of them"):
         both(model, "x", "y", [1.0, 2.0], extra_feed_dict={"x": [1.0, 2.0]})
 
 
