@@ -62,7 +62,7 @@ def duration(seconds: float) -> str:
     for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0.1):.1f} s"
+    return f"{max(seconds, 1):.0f} s"
 
 
 def full_cost(program: Program, rows: int, columns: int, probed: int | None = None, probe: float | None = None) -> Cost:
