@@ -343,10 +343,13 @@ def _of_conv(
 ) -> Array:
     """The union of what reaches y from groups of channels of x, from filters by channel of y, and from the bias."""
     x, w, b = (node.whole(sets, i) if i < len(sets) else None for i in range(3))
-    found = [] if x is None else [_to_channels(of_groups(_by_group(x, node.metadata["group"])), node)]
-    by_channel = [] if w is None else [of_filters(w)]
-    by_channel += [] if b is None else [b]
-    return reduce(np.bitwise_or, [*found, *(_spread_channels(each, node) for each in by_channel)])
+    by_channel, group, shape = [b, None if w is None else of_filters(w)], node.metadata["group"], node.shapes[0]
+    found = [each.reshape(*each.shape[:1], 1, -1, *(1,) * (len(shape) - 2)) for each in by_channel if each is not None]
+    if x is not None:
+        words, n, c, *space = x.shape
+        by_group = of_groups(np.bitwise_or.reduce(x.reshape(words, n, group, c // group, *space), axis=3))
+        found.append(by_group if group == 1 else np.repeat(by_group, shape[1] // group, axis=2))
+    return reduce(np.bitwise_or, found)
 
 
 def _overlaid(x: Array, node: EvaluatedNode) -> Array:
@@ -361,23 +364,6 @@ def _overlaid(x: Array, node: EvaluatedNode) -> Array:
             np.swapaxes(whole, 0, axis)[start : start + (space[i] - 1) * stride + 1 : stride] |= np.swapaxes(x, 0, axis)
         x = np.take(whole, np.arange(begin, shape[axis] - metadata["pads"][rank + i]), axis=axis)
     return x
-
-
-def _by_group(x: Array, group: int) -> Array:
-    """The union over the channels of each group, `(W, N, group, *space)`."""
-    words, n, c, *space = x.shape
-    return np.asarray(np.bitwise_or.reduce(x.reshape(words, n, group, c // group, *space), axis=3))
-
-
-def _to_channels(x: Array, node: EvaluatedNode) -> Array:
-    """Sets by group, repeated for the channels of y."""
-    group = x.shape[2]
-    return x if group == 1 else np.repeat(x, node.shapes[0][1] // group, axis=2)
-
-
-def _spread_channels(sets: Array, node: EvaluatedNode) -> Array:
-    """Sets `(W, M)` in a shape that broadcasts over all images and places of y."""
-    return sets.reshape(len(sets), 1, sets.shape[1], *(1,) * (len(node.shapes[0]) - 2))
 
 
 def conv_boxes(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:

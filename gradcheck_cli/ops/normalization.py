@@ -43,11 +43,6 @@ def batch_normalization(
     return y, _moved(mean, center, momentum), _moved(var, spread, momentum)
 
 
-def instance_normalization(x: Var, scale: Var, b: Var, *, epsilon: float = EPSILON) -> Var:
-    """Normalization over the spatial axes, each channel of each instance by itself."""
-    return _layer(x, channelwise(scale, x), channelwise(b, x), axis=2, epsilon=epsilon)
-
-
 def group_normalization(x: Var, scale: Var, bias: Var, *, num_groups: int, epsilon: float = EPSILON) -> Var:
     """Normalization over groups of channels and the spatial axes; scale and bias are by channel."""
     n, c, *space = x.shape
@@ -89,11 +84,6 @@ def layer_normalization_vjp(
         flows.append(normal * (-ct_inverse * inverse * inverse / size))
     ct_x = reduce(add, flows) if flows else None
     return ct_x, None if ct is None else ct * normal, *(ct for _ in b)
-
-
-def rms_normalization(x: Var, scale: Var, *, axis: int = -1, epsilon: float = EPSILON) -> Var:
-    """x over its root mean square over the axes from `axis` on; the mean is not removed."""
-    return x * inverse_rms(x, axis, epsilon) * scale
 
 
 def rms_normalization_vjp(
@@ -156,12 +146,17 @@ def _moved(running: Var, current: Var, momentum: float) -> Var:
 NORMALIZATION: list[Op] = [
     composite("BatchNormalization", batch_normalization, many=True, valid={4: NONZERO},
               roles=trained(1, 2) | statistics(3, 4), same_axes=True, channels=1),
-    composite("InstanceNormalization", instance_normalization, roles=trained(1, 2), same_axes=True, channels=1),
+    composite("InstanceNormalization", lambda x, scale, b, *, epsilon=EPSILON:
+              _layer(x, channelwise(scale, x), channelwise(b, x), axis=2, epsilon=epsilon), roles=trained(1, 2),
+              same_axes=True, channels=1,
+              does="Normalization over the spatial axes, each channel of each instance by itself."),
     composite("GroupNormalization", group_normalization, roles=trained(1, 2), same_axes=True, channels=1,
               elsewhere="narrow"),
     composite("LayerNormalization", layer_normalization, vjp=layer_normalization_vjp, many=True, roles=trained(1, 2),
               same_axes=True, channels=-1),
-    composite("RMSNormalization", rms_normalization, vjp=rms_normalization_vjp, roles=trained(1), channels=-1),
+    composite("RMSNormalization", lambda x, scale, *, axis=-1, epsilon=EPSILON: x * inverse_rms(x, axis, epsilon) * scale,
+              vjp=rms_normalization_vjp, roles=trained(1), channels=-1,
+              does="x over its root mean square over the axes from `axis` on; the mean is not removed."),
     composite("LpNormalization", lp_normalization, same_axes=True, elsewhere="rough"),
     composite("MeanVarianceNormalization", mean_variance_normalization, same_axes=True,
               bind=lambda metadata, x: negative_axes({"axes": (0, 2, 3), **metadata}, x)),

@@ -134,11 +134,6 @@ def tanh_vjp(ct: Var, y: Var, x: Var) -> Var:
     return ct * (sym.sigmoid(2.0 * x) * sym.sigmoid(-2.0 * x) * 4.0)
 
 
-def round_even(x: Array) -> Array:
-    """x rounded to the nearest integer, halves to the even one."""
-    return np.rint(x).astype(x.dtype, copy=False)
-
-
 def is_inf(x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
     """True for infinite entries of the requested signs."""
     negative, positive = x == -np.inf, x == np.inf
@@ -176,7 +171,8 @@ UNARY: list[Op] = [
           moves="all"),
     _stepwise("Floor", np.floor, np.floor, straight="rounds"),
     _stepwise("Ceil", np.ceil, np.ceil, straight="rounds"),
-    _stepwise("Round", round_even, np.rint, straight="rounds"),
+    _stepwise("Round", lambda x: np.rint(x).astype(x.dtype, copy=False), np.rint, straight="rounds",
+              does="x rounded to the nearest integer, halves to the even one."),
     _stepwise("Sign", np.sign, np.sign, does="-1, 0 or 1; NaN stays NaN."),
     unary("IsNaN", np.isnan, integral=(0,)),
     unary("IsInf", is_inf, integral=(0,)),
