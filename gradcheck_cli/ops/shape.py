@@ -60,11 +60,6 @@ def bind_reshape(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     return {"shape": tuple(shape)}
 
 
-def flatten(x: Array, *, axis: int = 1, shape: tuple[int, ...] = ()) -> Array:
-    """x as a matrix: rows for the axes before `axis`, columns for the others."""
-    return x.reshape(shape)
-
-
 def bind_flatten(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """Metadata with the shape of the matrix; an axis equal to the rank is allowed."""
     axis = metadata.get("axis", 1)
@@ -75,11 +70,6 @@ def bind_flatten(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     return {"shape": (rows, int(np.prod(x.shape[axis:])))}
 
 
-def squeeze(x: Array, *, axes: tuple[int, ...] | None = None, shape: tuple[int, ...] = ()) -> Array:
-    """x without axes of length 1: those named, or all."""
-    return x.reshape(shape)
-
-
 def bind_squeeze(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """Metadata with the shape that is left."""
     axes = metadata.get("axes")
@@ -87,11 +77,6 @@ def bind_squeeze(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     if any(x.shape[a] != 1 for a in gone):
         raise ModelError(f"cannot squeeze axes {list(gone)} of {list(x.shape)}: not all are of length 1")
     return {"shape": tuple(d for i, d in enumerate(x.shape) if i not in gone)}
-
-
-def unsqueeze(x: Array, *, axes: tuple[int, ...] = (), shape: tuple[int, ...] = ()) -> Array:
-    """x with new axes of length 1 at positions of the result."""
-    return x.reshape(shape)
 
 
 def bind_unsqueeze(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
@@ -174,11 +159,6 @@ def split_vjp(cts: Sequence[Var | None], ys: Sequence[Var], x: Var, *, axis: int
     return (sym.concat(pieces, axis),)
 
 
-def shape_of(x: Array, *, start: int = 0, end: int | None = None) -> Array:
-    """The dimensions of x from `start` to `end`."""
-    return np.asarray(x.shape[slice(start, end)], np.int64)
-
-
 def cast(x: Array, *, to: Any, saturate: int = 1, round_mode: str = "up") -> Array:
     """x in another dtype."""
     if object in (x.dtype, to):
@@ -204,11 +184,6 @@ def _whole(text: str) -> int:
         return int(text)
     except ValueError:
         return int(float(text))
-
-
-def cast_like(x: Array, target: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
-    """x in the dtype of another tensor."""
-    return cast(x, to=target.dtype, saturate=saturate, round_mode=round_mode)
 
 
 def constant_of_shape(*, shape: tuple[int, ...] = (), value: Any = None) -> Array:
@@ -274,9 +249,12 @@ def reshaping(name: str, forward: Kernel, binding: Any, **more: Any) -> Op:
 
 SHAPE: list[Op] = [
     reshaping("Reshape", reshape, bind_reshape, static={"shape": 1}),
-    reshaping("Flatten", flatten, bind_flatten),
-    reshaping("Squeeze", squeeze, bind_squeeze, static={"axes": 1}),
-    reshaping("Unsqueeze", unsqueeze, bind_unsqueeze, static={"axes": 1}),
+    reshaping("Flatten", lambda x, *, axis=1, shape=(): x.reshape(shape), bind_flatten,
+              does="x as a matrix: rows for the axes before `axis`, columns for the others."),
+    reshaping("Squeeze", lambda x, *, axes=None, shape=(): x.reshape(shape), bind_squeeze, static={"axes": 1},
+              does="x without axes of length 1: those named, or all."),
+    reshaping("Unsqueeze", lambda x, *, axes=(), shape=(): x.reshape(shape), bind_unsqueeze, static={"axes": 1},
+              does="x with new axes of length 1 at positions of the result."),
     Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each", sparsity=moved,
        boxes=box_rules.transposed, moves="all"),
     Op("Expand", expand, lambda ct, y, x, shape: (ct,), shaped, static={"shape": 1}, bind=bind_expand, linear="each",
@@ -287,9 +265,12 @@ SHAPE: list[Op] = [
        linear="each", sparsity=moved, boxes=box_rules.joined, moves="joined", same_axes=True),
     Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each", cuts=narrowing, like=None, moves="all",
        straight="rounds"),
-    Op("CastLike", cast_like, lambda ct, y, x, target, **_: (ct, None), on(0), linear=((0,),), sparsity=first,
-       cuts=deciding(1), like=1, moves="all", same_axes=True, straight="rounds"),
-    Op("Shape", shape_of, zero, shape_only, integral=(0,), sized_by=None),
+    Op("CastLike", lambda x, target, *, saturate=1, round_mode="up":
+       cast(x, to=target.dtype, saturate=saturate, round_mode=round_mode), lambda ct, y, x, target, **_: (ct, None),
+       on(0), linear=((0,),), sparsity=first, cuts=deciding(1), like=1, moves="all", same_axes=True, straight="rounds",
+       does="x in the dtype of another tensor."),
+    Op("Shape", lambda x, *, start=0, end=None: np.asarray(x.shape[slice(start, end)], np.int64), zero, shape_only,
+       integral=(0,), sized_by=None, does="The dimensions of x from `start` to `end`."),
     Op("Size", lambda x: np.asarray(x.size, np.int64), zero, shape_only, integral=(0,), sized_by=None,
        does="The number of entries."),
     Op("ConstantOfShape", constant_of_shape, zero, static={"shape": 0}, integers={0: (2, 3)}, like=None),
