@@ -61,7 +61,7 @@ class Severance:
         return any(edge.quantizes for edge in self.cuts(x, y)) and self.depends(x, y, straight)
 
     def _reached(self, x: str, y: str) -> list[Edge]:
-        """The edges at which the gradient of y ends, on its edge back towards x."""
+        """The edges at which the gradient of y ends on its way back towards x."""
         following, alive = self.flow.behind([("", x)], any_edge), self.before(y, self.passes)
         last = (t for t in alive & following
                 if not any(self.passes(edge) and edge.source in following for edge in self.flow.into(t)))  # fmt: skip
@@ -102,7 +102,7 @@ def in_part(severance: Severance, x: str, y: str) -> Severed | None:
 
 
 def _summands(severance: Severance, x: str, y: str) -> bool:
-    """True if a sum on the edge to y has a summand with a gradient by x, and one that lost it by rounding alone."""
+    """True if a sum on the way to y has a summand with a gradient by x, and one that lost it by rounding alone."""
     flow, alive = severance.flow, severance.before(y, severance.passes)
     by, rounded = (flow.behind([("", x)], passes) for passes in (severance.passes, severance.arithmetic))
     for edge in flow.edges:
