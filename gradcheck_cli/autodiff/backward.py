@@ -79,7 +79,7 @@ def pull_back(
 
     Only the `wanted` operands (default: all) get one; rules may skip the work for others.
     """
-    op, ans = unit.op, [tape.find(name) for name in unit.outputs]
+    op, ans = unit.op, [tape.var(name) if name in tape.values else None for name in unit.outputs]
     primals = [tape.var(name) if name else None for name in unit.operands]
     assert op.vjp is not None
     many = op.many or len(unit.outputs) > 1

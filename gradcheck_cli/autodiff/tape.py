@@ -344,10 +344,6 @@ class Tape:
         """The tensor `name` of this tape."""
         return Large(self, name) if name in self.values.recipes else Var(self, name, self.values[name])
 
-    def find(self, name: str) -> Var | None:
-        """The tensor `name` if it is on this tape, else None."""
-        return self.var(name) if name in self.values else None
-
     def hold(self, name: str, value: Any) -> Var:
         """Puts a value that no step computes on the tape, under `name`."""
         array = np.asarray(value)
