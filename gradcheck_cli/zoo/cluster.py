@@ -91,7 +91,7 @@ class Cluster:
                 packed(_ticket(), job, self.limits, self.work) for job in jobs
             )  # reads files in the feed's thread
             feed = Feed(parcels, self.interrupts.wake)
-            self.client.subscribe_topic(self.topic, lambda event: self._note(**event[1]))
+            self.client.subscribe_topic(self.topic, self._hear)
             try:
                 self._look()
                 while self._fill(feed):
@@ -130,8 +130,12 @@ class Cluster:
 
     # --- hearing
 
+    def _hear(self, event: Any) -> None:
+        """Takes an event of a worker, to which the scheduler has added more keys; called in a thread of the client."""
+        told = event[1]
+        self._note(told["ticket"], told["kind"], told["value"])
+
     def _note(self, ticket: str, kind: str, value: Any) -> None:
-        """Takes an event of a worker; called in threads of the client."""
         self.news.append((ticket, kind, value))
         self.interrupts.wake()
 
