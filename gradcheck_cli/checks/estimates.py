@@ -47,14 +47,15 @@ class Forecast:
 
 def forecasts(pairs: Sequence[Pair], problems: Mapping[str, Problem]) -> Iterator[Forecast]:
     """Forecast of each pair, whose mode is known; the survey that pairs of one y share counts for the first of them."""
-    shared = set[str]()
+    surveyed = set[str]()
     for pair in (pair for pair in pairs if pair.error is None):
         problem = problems[pair.y]
         if pair.mode == "full":
             work = problem.cost(pair.x).work
         else:
-            work = 0.0 if pair.y in shared else partial_work(problem.program(pair.x), pair.mode)
-            shared.update([pair.y] if pair.mode == "nodes" else [])
+            work = 0.0 if pair.y in surveyed else partial_work(problem.program(pair.x), pair.mode)
+        if pair.mode == "nodes":
+            surveyed.add(pair.y)
         yield Forecast(pair.title, said(pair, problem), work * problem.settings.points / OPERATIONS)
 
 

@@ -50,7 +50,7 @@ class OtherForward(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name, with its version."""
+        """Name and version of the implementation."""
 
     @property
     def narrow(self) -> Program:
@@ -206,7 +206,7 @@ class ForwardComparison:
         return own if weights is None else np.sqrt(own**2 @ weights.T**2)
 
     def _beyond(self, directions: Directions, offsets: Array) -> _Seen:
-        """Its results minus ours at x + offsets, one for each direction."""
+        """Results of the other forward run minus ours at x + offsets, one for each direction."""
         (x,), (y,) = self.program.probes, self.program.outputs
         here, narrow = self.program.tape.values[x], self.theirs.narrow
         dtype = narrow.tape.values[narrow.probes[0]].dtype

@@ -11,6 +11,7 @@ step: a kink, rounding or curvature fails a check here as it did there.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -37,14 +38,14 @@ from gradcheck_cli.verdict.differences import CENTRAL, STENCILS
 from gradcheck_cli.verdict.rule import HUGE, Comparison, Status, blocks, magnitude, unseen
 
 
-class Comparer:
+class Comparer(ABC):
     """The comparison of parts of the Jacobians of one y by several xs: derivatives along directions, `weights` of y."""
 
     weights: Array | None = None
 
+    @abstractmethod
     def sides(self, program: Program, position: int) -> tuple[Theory, Directions]:
         """The theoretical derivatives for one x, `(rows, y_size)` or `(rows, len(weights))`, and the directions of rows."""
-        raise NotImplementedError
 
     def completed(self, found: PairResult, position: int, job: PairJob) -> PairResult:
         """The result with what this kind of comparison adds."""
@@ -111,7 +112,7 @@ class GivenDirections(Comparer):
     def __init__(self, theory: Theory, directions: Directions, weights: Array | None = None) -> None:
         self.theory, self.directions, self.weights = theory, directions, weights
 
-    def sides(self, program: Program, position: int = 0) -> tuple[Theory, Directions]:
+    def sides(self, program: Program, position: int) -> tuple[Theory, Directions]:
         return self.theory, self.directions
 
 

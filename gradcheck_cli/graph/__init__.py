@@ -81,7 +81,9 @@ class Node:
         return tuple(read)
 
     def with_graphs(self, change: Callable[[Graph], Graph]) -> Node:
-        """The node with its subgraphs changed."""
+        """The node with its subgraphs changed; itself if it has none."""
+        if not any(self.subgraphs):
+            return self
         return replace(self, attrs={k: change(v) if isinstance(v, Graph) else v for k, v in self.attrs.items()})
 
     def handed_out(self, body: Graph) -> tuple[str, ...]:

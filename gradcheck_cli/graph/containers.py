@@ -126,5 +126,5 @@ def described(value: Any) -> str:
 
 
 def inside(value: Any) -> Iterator[Any]:
-    """Iterates over the tensors inside."""
+    """The tensors inside, one by one."""
     return iter(elements("", value).values())

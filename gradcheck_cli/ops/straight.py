@@ -74,8 +74,7 @@ def estimated(source: Source, ops: Ops, xs: Iterable[str] = (), ys: Iterable[str
 
 def rounded_again(node: Node) -> Node:
     """A node with graphs inside that compute the same numbers without the twins that their derivatives go through."""
-    attrs = {key: _without_twins(value) if isinstance(value, Graph) else value for key, value in node.attrs.items()}
-    return replace(node, attrs=attrs) if any(node.subgraphs) else node
+    return node.with_graphs(_without_twins)
 
 
 def _without_twins(graph: Graph) -> Graph:

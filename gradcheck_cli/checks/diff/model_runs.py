@@ -19,7 +19,7 @@ from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Array, Graph, Node, is_inexact
+from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.graph.containers import Map, elements
 from gradcheck_cli.graph.containers import Sequence as Several
 from gradcheck_cli.graph.memory import allowed
@@ -361,20 +361,16 @@ def moved(
     rng, known = np.random.default_rng([seed, 6]), [node for node in source.graph.all_nodes if node.key in ops]
     fixed = {node.inputs[i] for node in known for i in ops[node.key].static.values() if i < len(node.inputs)}
 
+    def of_graph(graph: Graph) -> Graph:
+        constants = {n: other(n, v) for n, v in graph.constants.items()}
+        return replace(graph, constants=constants, nodes=tuple(node.with_graphs(of_graph) for node in graph.nodes))
+
     def other(name: str, value: Any) -> Any:
-        if isinstance(value, Graph):
-            constants = {n: other(n, v) for n, v in value.constants.items()}
-            return replace(value, constants=constants, nodes=tuple(map(inside, value.nodes)))
         if name in fixed or not isinstance(value, np.ndarray) or not is_inexact(value.dtype):
             return value
         return _moved(value, by, rng)
 
-    def inside(node: Node) -> Node:
-        if not any(node.subgraphs):
-            return node
-        return replace(node, attrs={k: other(k, v) if isinstance(v, Graph) else v for k, v in node.attrs.items()})
-
-    return replace(source, graph=other("", source.graph)), {n: other(n, v) for n, v in feeds.items()}
+    return replace(source, graph=of_graph(source.graph)), {n: other(n, v) for n, v in feeds.items()}
 
 
 def _moved(value: Array, by: PrecisionLoss, rng: np.random.Generator) -> Array:

@@ -113,12 +113,12 @@ def quotient(node: Node, at: Draft) -> Node | None:
 
 
 def chosen_the_other_way(node: Node, at: Draft) -> Node:
-    """Where(not c, x, y) is Where(c, y, x)."""
+    """Turns Where(not c, x, y) into Where(c, y, x)."""
     return replace(node, inputs=(known(at.node(node.inputs[0], "Not")).inputs[0], *node.inputs[:0:-1]))
 
 
 def chosen_either_way(node: Node, at: Draft) -> str | None:
-    """Where(c, x, x) is x."""
+    """Turns Where(c, x, x) into x."""
     _, x, y = node.inputs
     return x if x == y and at.same(x, node.outputs[0]) else None
 
