@@ -6,6 +6,7 @@ folder moves behind the installed packages.  An editable installation leads back
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -62,6 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         keep(config, items, [item for item in items if not item.get_closest_marker("slow")])
     if config.option.shuffle is not None:
         items[:] = shuffled(items, config.option.shuffle)
+
+
+def pytest_collection_finish() -> None:
+    """Sets what collecting made aside: the garbage collector would look through all of it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def mark_the_rest(items: list[pytest.Item]) -> None:

@@ -55,6 +55,7 @@ def test_a_network_is_the_same_function_for_gradcheck_onnx_and_torch(network: Ne
     np.testing.assert_allclose(network.in_torch(torch, weights)(torch.tensor(x).double()), ours, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_resnet_50_has_as_many_weights_as_the_original(tmp_path: Path):
     weights = Network("ResNet-50", (1, 3, 224, 224), (1, 1000), resnet()).write(tmp_path / "resnet.onnx")
     statistics = 2 * 26_560  # means and variances, which PyTorch does not count among the parameters

@@ -85,6 +85,7 @@ def test_the_help_shows_it_with_its_values_and_its_default(folder: Path, command
     assert "--damping FLOAT RANGE [0<=x<=1] Share that is lost. [default: 0.5]" in said
 
 
+@pytest.mark.slow
 def test_it_may_be_typed_set_in_the_environment_or_written_in_a_file(folder: Path) -> None:
     ask = ("mlp.onnx", "--x", "input", "--y", "loss")
     assert "seen" not in run(folder, *ask)[1]

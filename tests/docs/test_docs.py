@@ -101,7 +101,7 @@ def agrees(wanted: list[str], found: list[str]) -> bool:
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="commands are written for bash")
-@pytest.mark.parametrize("place", SHOWN)
+@pytest.mark.parametrize("place", [pytest.param(p, marks=() if "README" in p else pytest.mark.slow) for p in SHOWN])
 def test_every_command_prints_what_stands_below_it(place: str, folder: Path):
     shown = sessions(SHOWN[place])
     assert shown

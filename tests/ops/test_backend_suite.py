@@ -30,6 +30,7 @@ EXCLUDED: dict[str, str] = {
 }
 
 
+@pytest.mark.slow
 def test_every_test_of_the_suite_passes_but_those_excluded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

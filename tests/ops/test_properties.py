@@ -155,6 +155,7 @@ def test_forward_mode_reverse_mode_and_stacks_agree(family: Callable[[Draw], Cas
             np.testing.assert_allclose(stack, expected, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_every_operator_that_a_rule_emits_has_a_rule() -> None:
     emitted: dict[tuple[str, str], str] = {}
     for each in CASES:

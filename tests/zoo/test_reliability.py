@@ -227,6 +227,7 @@ def errors_in(err: str) -> list[str]:
     return [line for line in err.splitlines() if line.startswith("error")]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_error_and_what_was_finished_is_kept(scene: Scene) -> None:
     mount = "mount -t tmpfs -o size=24k none disk"
     code, err = in_a_namespace(scene, mount, "--run", "disk/run", "--save-failures", "none")
