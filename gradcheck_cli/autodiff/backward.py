@@ -7,8 +7,10 @@ once, never in a rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Step, Tape, Unit, Var
@@ -19,8 +21,7 @@ from gradcheck_cli.graph import Array, between, is_inexact
 Aggregate: TypeAlias = Callable[[Sequence[Var]], Var]
 
 
-@dataclass(frozen=True, slots=True)
-class Descended:
+class Descended(Struct, frozen=True):
     """The cotangent of y that a backward pass started from, and those of xs that it gave, by name on the tape."""
 
     start: Array

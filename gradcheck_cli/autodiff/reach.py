@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.graph import Graph, Node, between, describe, is_inexact
@@ -88,8 +88,7 @@ def _outputs_reached(node: Node, reached: Collection[str], ops: Ops) -> list[str
     return [name for i, name in enumerate(node.outputs) if name and i in connected]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Edge:
+class Edge(Struct, frozen=True, eq=False):
     """One edge of a graph, from a tensor that a node reads to a tensor that it makes.
 
     `cut` is the reason why the derivative along it is zero by nature, "" if there is a derivative; `operand` is the
@@ -333,8 +332,7 @@ class Selecting:
         return self.flow.behind([("", name) for name in names], lambda edge: edge.cut != "sizes")
 
 
-@dataclass(frozen=True, slots=True)
-class Dependence:
+class Dependence(Struct, frozen=True):
     """Names of the tensors whose values, and of those whose shapes, depend on fed values."""
 
     values: frozenset[str]

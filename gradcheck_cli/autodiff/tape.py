@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 from weakref import proxy
 
 import ml_dtypes
 import numpy as np
+from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.weights import TapeValues, turns
 from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError
@@ -110,8 +111,7 @@ def _shapes(values: Sequence[Any]) -> list[tuple[int, ...]]:
     return [tuple(value.shape) for value in values if hasattr(value, "shape")]
 
 
-@dataclass(frozen=True, slots=True)
-class NodePlace:
+class NodePlace(Struct, frozen=True):
     """A node of the model, or of a graph inside one of its nodes.
 
     origin      index of the model's node, -1 for a node of a gradient
@@ -176,7 +176,7 @@ class Step:
     statics: tuple[str, ...]
     metadata: Mapping[str, Any]
     place: NodePlace
-    trial: Trial | None = field(default=None, compare=False)
+    trial: Trial | None = None
 
     @staticmethod
     def of(op: Op, node: Node, positions: Sequence[int], metadata: Mapping[str, Any], place: NodePlace) -> Step:

@@ -9,9 +9,9 @@ pass, a chunk of probes on each thread, directions of x, and in a full compariso
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.autodiff.weights import TapeValues
@@ -33,8 +33,7 @@ _ENDS, _EACH = 4.0, 2.0  # copies of x and y that any mode makes, and more of th
 _ALONG = {"directional": PROJECTIONS, "nodes": 4}  # directions, or dot tests, per comparison
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(Struct, frozen=True):
     """A pair, a description of its comparison, and the predicted seconds."""
 
     title: str

@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.custom import ops_for, unused_operators
 from gradcheck_cli.autodiff.tape import quietly
@@ -101,8 +103,7 @@ def _working() -> Iterator[None]:
         raise exhausted(error) from error
 
 
-@dataclass(slots=True)
-class Together:
+class Together(Struct):
     """Pairs of one y and one mode at a point: they share a backward pass and its laws."""
 
     problem: Problem

@@ -9,9 +9,10 @@ relu(x) - relu(-x), and nothing can be said.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.compare.counts import counted
 from gradcheck_cli.compare.ladder import Numeric, among
@@ -77,8 +78,7 @@ def _settled(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Slopes:
+class Slopes(Struct, frozen=True):
     """Slopes of y along some directions on one side of x, and what the model decides right behind x there.
 
     `guarded` are rows in which control flow would go another way, or which cannot be run at all: what was measured is

@@ -17,9 +17,10 @@ deviation it does not, by the rounding of the mean: neither side is wrong by mor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.autodiff.tape import Tape, Unit
 from gradcheck_cli.compare.audit import audited
@@ -114,8 +115,7 @@ _NO_KERNEL = GradcheckError, ValueError, TypeError, LookupError, ArithmeticError
 _SAFETY = 4.0  # of what 16 roundings do in a few runs
 
 
-@dataclass(frozen=True, slots=True)
-class PairJob:
+class PairJob(Struct, frozen=True):
     """A comparison as it was asked for: method, its step, tolerance and budget."""
 
     method: Method
@@ -124,8 +124,7 @@ class PairJob:
     budget: Budget
 
 
-@dataclass(frozen=True, slots=True)
-class Theory:
+class Theory(Struct, frozen=True):
     """The theoretical side of a comparison: `values`, and how far some roundings move them, computed when asked for.
 
     `ground` is that of the whole Jacobian where `values` are some of its rows, `backward` the pass that they come from.
@@ -137,8 +136,7 @@ class Theory:
     backward: Backward | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
+class _Told(Struct, frozen=True):
     """Some rows in long doubles: a mask of entries that are right there, and both sides."""
 
     rows: Array

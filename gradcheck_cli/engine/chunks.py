@@ -11,13 +11,14 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice, pairwise
 from threading import local
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
 
 from gradcheck_cli import native
 from gradcheck_cli.graph import Array
@@ -156,8 +157,7 @@ def _warm() -> None:
     np.empty(_LEARNED, np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class Decisions:
+class Decisions(Struct, frozen=True):
     """Discrete decisions of each probe that differ from those of the point: digests, three arrays `(P,)`, and steps.
 
     kind     equal for probes that take the same decisions, 0 for the decisions of the point
@@ -223,8 +223,7 @@ def _mixed(bits: Array) -> Array:
     return bits ^ (bits >> np.uint64(31))
 
 
-@dataclass(frozen=True, slots=True)
-class StackResult:
+class StackResult(Struct, frozen=True):
     """The result of a stack of probes: an array `(P, *shape)` for each output, NaN of a probe that cannot run at all, and
     the decisions that were taken."""
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradcheck_cli import native
 from gradcheck_cli.autodiff.tape import Step, Tape
@@ -318,8 +319,7 @@ def staged(
     return stages
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """Steps that run at once.
 
     make   the tangents that they make of those before; None where a fused kernel cannot run

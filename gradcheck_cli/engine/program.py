@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import accumulate
 from threading import Lock
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.weights import TapeValues
@@ -47,8 +48,7 @@ def steps_between(steps: Sequence[Step], probes: Sequence[str], targets: set[str
     return [(i, steps[i]) for i in between(steps, probes, targets, through, lambda step: step.node.inputs)]
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """A part of a program that runs at once.
 
     results  name, dtype and rank of each result
@@ -71,8 +71,7 @@ class Ready:
         return even
 
 
-@dataclass(frozen=True, slots=True)
-class Planned(Ready):
+class Planned(Ready, frozen=True):
     """Step number `index` of the tape, which lies between probes and outputs.
 
     operands  names, each with a flag: a probe reaches it
@@ -102,8 +101,7 @@ class Planned(Ready):
         return made if step.op.many else (made,)
 
 
-@dataclass(frozen=True, slots=True)
-class Fused(Ready):
+class Fused(Ready, frozen=True):
     """Steps that run as one fused kernel."""
 
     steps: Sequence[Planned]

@@ -6,11 +6,12 @@ Rounding errors of a derivative are measured by the effect that this has on a ru
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.graph import Array, is_inexact
@@ -28,8 +29,7 @@ class Rounding(Enum):
     ELSEWHERE = "each probe by its own generator, by as much as other implementations may round"
 
 
-@dataclass(frozen=True, slots=True)
-class RandomRounding:
+class RandomRounding(Struct, frozen=True):
     """Random movements of results, in one of the modes; a run advances its generators."""
 
     generators: Sequence[np.random.Generator]

@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct
+
 from gradcheck_cli.graph import Array, Graph
 
 
-@dataclass(frozen=True, slots=True)
-class Initialization:
+class Initialization(Struct, frozen=True):
     """Initial values of some tensors of a model, computed by a graph without inputs."""
 
     graph: Graph
     bindings: Mapping[str, str]  # tensor of the model -> output of `graph`
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingStep:
+class TrainingStep(Struct, frozen=True):
     """A step of a training algorithm: the model's graph followed by the algorithm's.
 
     `updates` maps initializers to the outputs whose values they get for the next step.

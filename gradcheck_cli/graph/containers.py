@@ -7,10 +7,10 @@ Operators on them dissolve into operators on the tensors inside, so that nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.graph import TensorType
@@ -18,22 +18,19 @@ from gradcheck_cli.graph import TensorType
 Put: TypeAlias = Callable[[str, Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(Struct, frozen=True):
     """Values of one type in order: tensors or maps."""
 
     items: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Optional:
+class Optional(Struct, frozen=True):
     """A tensor or a sequence, or None for an empty optional."""
 
     content: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(Struct, frozen=True):
     """Keys, strings or integers, and their values in one vector."""
 
     keys: tuple[str, ...] | tuple[int, ...]

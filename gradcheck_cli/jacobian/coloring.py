@@ -8,11 +8,11 @@ column of its answer belongs to one of them at most, and no decision on the way 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.engine.chunks import Budget, in_chunks
@@ -27,8 +27,7 @@ from gradcheck_cli.op.sparsity import EvaluatedNode, SparsityRule, everything, s
 BITS = 64  # of a word
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """A superset of the entries of a Jacobian `(rows, columns)` that can be other than zero.
 
     Bit r % 64 of `words[r // 64, k]` stands for row r and column k.
@@ -163,8 +162,7 @@ _MEETING = 0.75  # of rows drawn at random, in one column: all of them will not 
 _NO_PATTERN = (*FAILURES, MemoryError)
 
 
-@dataclass(frozen=True, slots=True)
-class Coloring:
+class Coloring(Struct, frozen=True):
     """Colors of the rows of a Jacobian `(rows, columns)`, and its entries that may differ from zero: `row` and `column`
     of each."""
 

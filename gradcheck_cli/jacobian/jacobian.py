@@ -8,11 +8,11 @@ Jacobian come with their error bounds; where x has colors, the reals of one colo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.autodiff.backward import gradients
 from gradcheck_cli.autodiff.tape import Tape
@@ -40,8 +40,7 @@ from gradcheck_cli.verdict.differences import CENTRAL, CHEAP_RUNGS, Estimate, St
 from gradcheck_cli.verdict.rule import Ground, Grounds, epsilon
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Some rows of a numerical Jacobian.
 
     `estimate` has shape `(rows, y_size)`; `crossed` names the steps of the tape at which even the smallest

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Ints = Sequence[int]
@@ -65,8 +65,7 @@ def _cropped(x: NDArray[Any], pads: Ints) -> NDArray[Any]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Struct, frozen=True):
     """Outputs of a transposed convolution, a stride apart along one axis, that meet the same taps.
 
     They are a plain convolution, stride 1, of the input with the reversed `taps`.
@@ -108,8 +107,7 @@ def margins(axes: Sequence[Sequence[Phase]]) -> Ints:
     return [max(0, *(phase.pads[side] for phase in axis)) if axis else 0 for side in (0, 1) for axis in axes]
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(Struct, frozen=True):
     """The windows of a pool along one axis (counted from the end), which is `length` long and padded at both sides."""
 
     axis: int

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import ml_dtypes
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean, respelled
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
@@ -73,8 +74,7 @@ WEIGHT, STATISTIC, QUANTIZATION = "weight", "statistic", "quantization"
 OperandRoles: TypeAlias = Mapping[str, tuple[int, ...]]  # role of constants -> the operands that have it
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """Numbers to draw an operand from, `low` to `high`, inside of a domain that ends at `least` and `most`.
 
     Numbers may be scaled as long as they stay inside; without ends the domain is the interval.  An operand may be any
@@ -103,8 +103,7 @@ class Interval:
         return self.low if self.least is None else self.least, self.high if self.most is None else self.most
 
 
-@dataclass(frozen=True, slots=True)
-class Along:
+class Along(Struct, frozen=True):
     """Integers of an operand that count along an axis of operand `of`: indices, or `lengths` up to all of it.
 
     axis    which one, or the attribute that says it, whose default is 0; None: as many as the operand itself says.

@@ -7,10 +7,10 @@ axes from the end, so that a leading axis moves nothing.  Every rule gives what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.graph import Array
 
@@ -57,8 +57,7 @@ def shaped(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata:
     return kernel(raised(x, len(shape)), **{**metadata, "shape": (len(x), *shape)})
 
 
-@dataclass(frozen=True, slots=True)
-class On:
+class On(Struct, frozen=True):
     """A rule for the case that only the operands `allowed` are probed; else `loop`."""
 
     allowed: frozenset[int]

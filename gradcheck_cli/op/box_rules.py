@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op.batching import BatchingRule, Kernel
@@ -42,8 +42,7 @@ _WORTH = 1 << 18  # entries that boxes must save: fewer are computed sooner than
 _SUMMED = 8  # products that are added in the time of one entry of another result
 
 
-@dataclass(frozen=True, slots=True)
-class NodeShapes:
+class NodeShapes(Struct, frozen=True):
     """One evaluated node: shapes of its operands and outputs, its metadata."""
 
     operands: Sequence[Any]  # None for one that is left out
@@ -51,8 +50,7 @@ class NodeShapes:
     outputs: tuple[Shape, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OutputBoxes:
+class OutputBoxes(Struct, frozen=True):
     """One output's boxes, as a rule gives them.
 
     out       the boxes of the result; they may reach beyond it, where nothing is
@@ -72,8 +70,7 @@ class OutputBoxes:
     summed: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Restricted:
+class Restricted(Struct, frozen=True):
     """A kernel with its batching rule and box rule, and the shapes of its outputs."""
 
     rule: BoxRule

@@ -7,11 +7,12 @@ the values of the base: those of the point, or zeros for tangents and for cotang
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.lib.stride_tricks import sliding_window_view
 
 from gradcheck_cli.graph import Array
@@ -43,8 +44,7 @@ def some(box: Box, kept: Array) -> Box:
     return tuple(Span(s.start[kept] if isinstance(s.start, np.ndarray) else s.start, s.length) for s in box)
 
 
-@dataclass(frozen=True, slots=True)
-class BoxStack:
+class BoxStack(Struct, frozen=True):
     """Values `(Q, *extent(box))` in the boxes of the probes number `probes` `(Q,)`, of `count` probes.
 
     `base`, a tensor of shape `full`, has the values of all other entries and all other probes; None stands for zeros.

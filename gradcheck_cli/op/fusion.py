@@ -7,12 +7,12 @@ NumPy's does, on stacks and constants.  Results that only later fused steps read
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 
 from gradcheck_cli import native
 from gradcheck_cli.graph import Array, Node
@@ -25,8 +25,7 @@ _WIDEST = 64  # stacks and constants that fused steps read
 _MOST = 16  # operands in an expression
 
 
-@dataclass(frozen=True, slots=True)
-class Formula:
+class Formula(Struct, frozen=True):
     """An elementwise step: its result, a stack of tensors of a shape, as an expression of the operands it reads."""
 
     name: str
@@ -36,8 +35,7 @@ class Formula:
     reads: Sequence[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Computation:
+class Computation(Struct, frozen=True):
     """Compiled code with the names of its operands, and its number of results and of hidden values."""
 
     operands: Sequence[str]
@@ -53,8 +51,7 @@ class Computation:
         return native.by_numpy(self.code, given, shape, self.results, self.hidden) if made is None else made
 
 
-@dataclass(frozen=True, slots=True)
-class FusedSteps:
+class FusedSteps(Struct, frozen=True):
     """Formulas computed at once: from live stacks (by name, with shapes) to results."""
 
     live: Mapping[str, Shape]
@@ -77,8 +74,7 @@ class FusedSteps:
         return None if made is None else dict(zip(self.results, made, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Steps, by number, that run at once, fused or one step alone, and the tensors that nothing reads later."""
 
     steps: Sequence[int]
@@ -153,8 +149,7 @@ def linked(formulas: Sequence[Formula], wanted: Collection[str], shapes: Callabl
     return FusedSteps({name: shapes(name) for name in code.live}, results, formulas[0].shape, computation)
 
 
-@dataclass(slots=True)
-class Code:
+class Code(Struct):
     """Instructions under construction; values are numbers of instructions, names of operands, or constants."""
 
     live: list[str] = field(default_factory=list)

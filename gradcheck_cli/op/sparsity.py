@@ -9,11 +9,11 @@ indices (`everything` is always right), never too few: that would make a wrong v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op.batching import Operands, raised
@@ -24,8 +24,7 @@ SparsityRule: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluatedNode:
+class EvaluatedNode(Struct, frozen=True):
     """One evaluated node: its operands and metadata, the shapes of its outputs.
 
     `selects` has a flag for each operand: it only chooses entries of the others, so nothing depends on its numbers.

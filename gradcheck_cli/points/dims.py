@@ -11,10 +11,10 @@ import ast
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
+from msgspec import Struct, field
 
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.graph import Dim, Graph, Node, TensorType
@@ -142,8 +142,7 @@ def _batch_like(name: str, axis: int, rank: int) -> bool:
 _LONGEST_FORMULA = 200  # characters
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
+class Roles(Struct, frozen=True):
     """Open dimensions of a graph by role, in the order of its inputs; each is in one of them.
 
     `images` has extents of images with their axis counted from the last one: width 0, height 1, depth 2.  Among the

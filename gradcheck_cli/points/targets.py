@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gradcheck_cli.autodiff.custom import with_installed
 from gradcheck_cli.autodiff.reach import Flow, Selecting, selecting
@@ -220,8 +221,7 @@ _LARGE_NEGATIVE = -1e3  # what an attention mask adds
 _AT_ONCE = 1 << 16  # entries
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantRole:
+class ConstantRole(Struct, frozen=True):
     """The role of a constant, the number of the rule that gave it, and that rule in words."""
 
     role: str

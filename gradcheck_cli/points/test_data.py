@@ -7,11 +7,11 @@ Jacobians come from one forward run; the shipped outputs are what that run itsel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.errors import GradcheckError, UsageError
@@ -28,8 +28,7 @@ _ABSOLUTE = 1e-6  # near 0 the sigmoids and softmaxes of other implementations h
 _ROUNDINGS = 32  # of the shipped dtype
 
 
-@dataclass(frozen=True, slots=True)
-class Shipped:
+class Shipped(Struct, frozen=True):
     """Values by name, arrays and records of them, and the folder that they lie in; `note` says why there are none."""
 
     folder: str = ""
@@ -56,8 +55,7 @@ class Deviation(NamedTuple):
     how: str
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """Outputs that a forward run must have; `again` is the same run in the model's own dtype."""
 
     graph: Graph

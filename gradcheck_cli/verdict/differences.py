@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op.fusion import Code, Computation
@@ -22,8 +22,7 @@ _BLOCK = 1 << 15  # entries of a block of rows
 _PIECE = 1 << 17  # entries of a sum of squares at a time, which fit into the caches
 
 
-@dataclass(frozen=True, slots=True)
-class Stencil:
+class Stencil(Struct, frozen=True):
     """A first derivative as `sum(weights * f(x + offsets * h)) / h`, with truncation error of order `h^order`."""
 
     offsets: tuple[float, ...]
@@ -41,8 +40,7 @@ CHEAP_RUNGS = (2, 3, 4, 9)  # three to extrapolate from, and a much finer one th
 ALL_RUNGS = tuple(range(2, 13))
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """Derivatives `value` and bounds `error` of their errors, of one shape; infinite if nothing is known.
 
     `rounding` is the part of the bound that comes from rounding in the forward run; the rest is truncation.

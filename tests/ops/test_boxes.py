@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff.tape import Tape
@@ -36,7 +37,9 @@ def box_stack(rng: np.random.Generator, full: tuple[int, ...], base: np.ndarray 
     room = ROOMS[int(rng.integers(len(ROOMS) + 1)) % len(ROOMS)]
     found = BoxStack(np.zeros((len(probes), *lengths), dtype), box, probes, PROBES, full, base, *room)
     moves = rng.normal(size=found.values.shape).astype(dtype)
-    return replace(found, values=moves if base is None else (found.unmoved().values * (1 + 1e-3 * moves)).astype(dtype))
+    return structs.replace(
+        found, values=moves if base is None else (found.unmoved().values * (1 + 1e-3 * moves)).astype(dtype)
+    )
 
 
 def same(a: np.ndarray, b: np.ndarray, rtol: float) -> None:

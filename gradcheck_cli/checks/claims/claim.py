@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Tape, Var
@@ -32,8 +32,7 @@ COTANGENT = "as x"
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
+class Inside(Struct, frozen=True):
     """A tensor of the model that is checked."""
 
     name: str
@@ -42,8 +41,7 @@ class Inside:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(Struct, frozen=True):
     """A tensor of another model."""
 
     source: Source
@@ -56,8 +54,7 @@ class Beside:
 By: TypeAlias = Inside | Beside | Numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """One claimed derivative, and its source; `found` if it was recognized by name and not asked for."""
 
     x: str
@@ -82,8 +79,7 @@ def is_numbers(claim: Claim) -> bool:
     return isinstance(claim.by, Numbers) or any(isinstance(seed, Numbers) for seed in claim.seeds.values())
 
 
-@dataclass(frozen=True, slots=True)
-class AskedClaims:
+class AskedClaims(Struct, frozen=True):
     """The claims of a check, and the xs and ys to differentiate beside them by gradcheck's own rules."""
 
     claims: tuple[Claim, ...]

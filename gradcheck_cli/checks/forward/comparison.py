@@ -13,11 +13,12 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.checks.forward.runtime import NAME, PATIENCE, WORKER, Question, Refused, Unanswered, installed
@@ -229,8 +230,7 @@ class RuntimeComparison:
         return found
 
 
-@dataclass(slots=True)
-class PendingQuestion:
+class PendingQuestion(Struct):
     """A question to onnxruntime that is answered in a thread of its own."""
 
     point: Point
@@ -302,8 +302,7 @@ def _finite(tape: Tape, y: str) -> bool:
     return not value.size or not is_inexact(value.dtype) or bool(np.isfinite(value).any())
 
 
-@dataclass(slots=True)
-class Looked:
+class Looked(Struct):
     """Nodes that differ on their own; results that could not be compared, or the reason why the comparison stopped."""
 
     differing: list[Differing] = field(default_factory=list)
@@ -330,8 +329,7 @@ class Looked:
             held.said = "rounding grows on the way: each node computes the same from the same operands"
 
 
-@dataclass(slots=True)
-class ForwardResult:
+class ForwardResult(Struct):
     """One y over all points: the runs it was compared with, the largest errors, and the differences if any.
 
     `drawn` is the reason why it is not compared, `said` a note although it agrees; `refused`: onnxruntime does not

@@ -12,10 +12,11 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.backward import Descended, check_rules, inexact, onward, pull_back, units_between
 from gradcheck_cli.autodiff.tape import Step, Tape, Unit, Var
@@ -319,8 +320,7 @@ def _finite(tape: Tape, names: Iterable[str]) -> bool:
     return all(np.isfinite(tape.values[n]).all() for n in names if n and is_inexact(tape.values[n].dtype))
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
+class Visit(Struct, frozen=True):
     """One y at one point: its units and nodes, cotangents by name, and the nodes that made NaN or infinity."""
 
     units: Sequence[Unit]
@@ -330,8 +330,7 @@ class Visit:
     backward: Spot | None
 
 
-@dataclass(slots=True)
-class Norms:
+class Norms(Struct):
     """Cotangents of the tensors between x and y, by name: norm, exact zeros, size; for each x the largest entry too."""
 
     norm: dict[str, float] = field(default_factory=dict)

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.tape import NodePlace, Step, Tape, Unit
 from gradcheck_cli.engine.program import Program
@@ -29,8 +29,7 @@ Key = tuple[int, str, int]  # index in the model, subgraph, and index there
 _HOPS = 16  # elementwise steps, at most, between an activation and its layer
 
 
-@dataclass(slots=True)
-class LayerDraft:
+class LayerDraft(Struct):
     """A node of the model, from its units: its outputs, and the parameters it reads.
 
     A node that is constant at its sizes, such as a Softmax of single numbers, lets no gradient through.
@@ -84,8 +83,7 @@ def _bends(unit: Unit, data: AbstractSet[str]) -> bool:
     return not groups or any(sum(unit.operands[i] in data for i in group) > 1 for group in groups)
 
 
-@dataclass(frozen=True, slots=True)
-class FlowCurve:
+class FlowCurve(Struct, frozen=True):
     """The flow at levels 1 to n of some layers, from x on, and the node with the largest cotangent at each."""
 
     flow: Sequence[float]
@@ -186,8 +184,7 @@ class Activity:
         return found
 
 
-@dataclass(slots=True)
-class _Units:
+class _Units(Struct):
     """Units of one output: those seen off zero and on a slope, and the number of values seen of each."""
 
     alive: Array

@@ -8,11 +8,12 @@ newest form at once, so of several changes only the first that applies is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import DTypeLike
 from onnx import TensorProto
 
@@ -26,8 +27,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 _EPSILON = float(np.float32(1e-5))  # of normalizations, by default
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """The surroundings of a node: tells facts about tensors, gives new names and constants."""
 
     where: str  # the node's name in messages
@@ -132,8 +132,7 @@ def attributes_as_inputs(*names: str) -> Adapter:
     return to
 
 
-@dataclass(frozen=True, slots=True)
-class OpsetChange:
+class OpsetChange(Struct, frozen=True):
     """A change of operators in opset `before`; `rewrite` brings nodes of earlier opsets to the newest form."""
 
     operators: tuple[str, ...]
