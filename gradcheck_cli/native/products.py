@@ -25,7 +25,6 @@ _DTYPES: dict[tuple[bool, bool], DType] = {
 }
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 _HALF = {"float16", "bfloat16"}
-_FEW_ROWS, _WORTH_PARTING = 4, 16384  # `_by_parts` pays for at most this many rows, and matrices of this size or more
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -44,8 +43,6 @@ def matmul(a: Array, b: Array) -> Array:
     left, right = x.shape, y.shape
     if left[-1] != right[-2]:
         raise ValueError(f"matmul: {left} by {right}: the inner sizes are {left[-1]} and {right[-2]}, not equal.")
-    if x.dtype == y.dtype and dtype.kind == "c" and left[-2] <= _FEW_ROWS and _worth_parting(y):
-        return _by_parts(x, y)
     out = np.empty((*_lead(left[:-2], right[:-2]), left[-2], right[-1]), dtype)
     if not left[-1]:
         out.fill(0)
@@ -195,23 +192,6 @@ def _settle(a: Array, b: Array) -> tuple[Array, Array, DType, bool] | None:
         a = a.astype(_DTYPES[twofold, left[1]], copy=False)
         b = b.astype(_DTYPES[twofold, right[1]], copy=False)
     return a, b, _DTYPES[twofold, left[1] or right[1]], twofold
-
-
-def _worth_parting(b: Array) -> bool:
-    return b.shape[-2] * b.shape[-1] >= _WORTH_PARTING and b.strides[-1] == b.itemsize
-
-
-def _by_parts(a: Array, b: Array) -> Array:
-    """Few complex rows by a complex matrix stored row by row: real and imaginary rows by it, read once as pairs of
-    reals.
-    """
-    pairs = b.view(b.real.dtype)
-    parts = matmul(np.concatenate([a.real, a.imag], axis=-2), pairs).view(b.dtype)
-    of_real, of_imag = np.split(parts, 2, axis=-2)
-    y = of_real.copy()
-    y.real -= of_imag.imag
-    y.imag += of_imag.real
-    return y
 
 
 def _vectors(a: Array, b: Array) -> Array:

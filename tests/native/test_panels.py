@@ -17,6 +17,7 @@ DTYPES = ["float32", "float64", "complex64", "complex128"]
 PAIRS = list(itertools.product(DTYPES, DTYPES))
 PANELS = {"avx512": (14, 64), "avx2": (6, 32), "baseline": (6, 16)}  # rows of a panel of A, bytes of a vector
 SMALL = 8192  # reals of B up to which nothing is packed
+FEW = 16  # real rows up to which nothing is packed either
 
 pytestmark = needs_native
 
@@ -71,7 +72,7 @@ def test_packed_matmul_of_every_number_of_columns_up_to_two_panels(isa, left, ri
     for n, turn_b in itertools.product(range(1, 2 * columns + 2), (False, True)):
         depth = SMALL // n + 2  # so deep that nothing is small any more
         b = turned(whole((depth, n), right, 1), turn_b)
-        for m in (5, rows + 1):
+        for m in (FEW + 1, FEW + rows):
             a = whole((m, depth), left)
             same(native.matmul(a, b), a, b)
 
@@ -79,13 +80,23 @@ def test_packed_matmul_of_every_number_of_columns_up_to_two_panels(isa, left, ri
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize("m, n, k", [
     (5, 1025, 9), (15, 1024, 256), (15, 1025, 257), (169, 33, 256), (169, 1, 8200), (169, 65, 385), (7, 2049, 5),
-    (337, 17, 513), (29, 1041, 769),
+    (337, 17, 513), (29, 1041, 769), (17, 1025, 9), (19, 1024, 256), (23, 1041, 257), (31, 2049, 5),
 ])  # fmt: skip
 @pytest.mark.parametrize("left, right", PAIRS)
 def test_matmul_beyond_a_block(isa, left, right, m, n, k):
     a, b = whole((m, k), left), whole((k, n), right, 1)
     for turn_a, turn_b in itertools.product((False, True), repeat=2):
         same(native.matmul(turned(a, turn_a), turned(b, turn_b)), a, b)
+
+
+@pytest.mark.one_in(8)
+@pytest.mark.parametrize("rows", [1, 7, 16])
+@pytest.mark.parametrize("left, right", PAIRS)
+def test_few_rows_by_a_matrix_of_long_lines(isa, left, right, rows):
+    b = whole((2, 67, 1044), right, 1)
+    for lead, lines in [((), b[0, :65, 2:1026]), ((2,), b[:, :, 3:]), ((), b[0, ::-1, :-3])]:
+        a = turned(whole((*lead, rows, lines.shape[-2]), left), lines.shape[-1] % 2)
+        same(native.matmul(a, lines), a, lines)
 
 
 @pytest.mark.one_in(4)

@@ -56,7 +56,7 @@ bool conv_in_place(const View &x, const View &w, const View &y, const std::vecto
     const Index depth = static_cast<Index>(tables.a_depth.size());
     const Index a_row = m > 1 ? tables.a_rows[1] : 0, c_row = m > 1 ? tables.c_rows[1] : 0;
     run<T>({m, width, depth, w.at<T>(), a_row, 0, x.at<T>(), 0, 1, tables.a_depth.data(), tables.b_depth.data(), y.at<T>(),
-            c_row, 1, Spread::none, all.data(), static_cast<Index>(all.size()), count(all)},
+            c_row, 1, 0, Join::none, all.data(), static_cast<Index>(all.size()), count(all)},
            kernels.small);
     return true;
 }

@@ -15,6 +15,7 @@ template <class T> struct Kernels {
     void (*packed)(const Product<T> &, Span rows, Span columns);
     void (*small)(const SmallProducts<T> &, Index first, Index last);
     void (*dots)(const SmallProducts<T> &, Index first, Index last);
+    void (*lines)(const SmallProducts<T> &, Index first, Index last);
     void (*operate)(Operation, T *to, const T *left, const T *right, const T *third, Index count);
     Index lanes;          // of a vector
     Index height, width;  // of a panel of A, of B

@@ -2,6 +2,7 @@
 #include "dot_products.h"
 #include "elementwise.h"
 #include "instruction_set.h"
+#include "line_products.h"
 #include "loop_nest.h"
 #include "pooling.h"
 #include "small_products.h"
@@ -12,7 +13,7 @@
 namespace gradcheck::GRADCHECK_ISA {
 
 template <class T> constexpr Kernels<T> table() {
-    return {multiply_packed<T>, multiply_small<T>, multiply_dots<T>, operate<T>, lanes<T>, Blocks<T>::height, Blocks<T>::width};
+    return {multiply_packed<T>, multiply_small<T>, multiply_dots<T>, multiply_lines<T>, operate<T>, lanes<T>, Blocks<T>::height, Blocks<T>::width};
 }
 
 template <class T> constexpr Pools<T> pools() { return {max_windows<T>, find_winners<T>, sum_windows<T>, spread_windows<T>}; }

@@ -1,6 +1,7 @@
 #include "matmul.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "instruction_set.h"
@@ -9,7 +10,7 @@ namespace gradcheck {
 namespace {
 
 // B up to this many reals stays in the innermost cache; few rows are not worth packing whatever its size.
-constexpr Index small_right = 8192, few_rows = 8;
+constexpr Index small_right = 8192, few_rows = 16;
 
 // Sizes and strides of the matrices, complex ones counted as such; strides in reals.
 struct Matrices {
@@ -34,34 +35,32 @@ void fold_rows(Matrices &x, std::vector<BatchAxis> &batch) {
     batch.erase(longest);
 }
 
-// Makes the matrices real ones if the unpacked kernel can multiply them, and says how B gets there.
-bool fits_in_place(Matrices &x, Pairing pairing, Spread &spread) {
-    const bool left = pairing == Pairing::left || pairing == Pairing::both;
-    const Index pair = pairing == Pairing::none ? 1 : 2;
-    const bool light = x.n * x.depth * pair * (left ? 2 : 1) <= small_right;
-    const bool straight = x.b_column == (pairing == Pairing::right ? 2 : 1) && !left;
-    if (!light && !(straight && x.m <= few_rows))
+// Makes the matrices real ones if the unpacked kernel can multiply them, and says how many reals of B lie side by side
+// where it has to copy B first.
+bool fits_in_place(Matrices &x, Pairing pairing, Index &b_unit) {
+    const Index row = pairing == Pairing::left || pairing == Pairing::both ? 2 : 1;
+    const Index column = pairing == Pairing::right || pairing == Pairing::both ? 2 : 1;
+    const bool light = x.n * x.depth * column <= small_right, straight = x.b_column == column;
+    if (!light && !(straight && x.m * row <= few_rows))
         return false;
-    if ((pairing == Pairing::right && !straight) || (left && x.a_depth != 2 && x.depth > 1))
-        return false;
-    spread = pairing == Pairing::both   ? Spread::rotated
-             : pairing == Pairing::left ? Spread::widened
-             : straight                 ? Spread::none
-                                        : Spread::copied;
+    b_unit = straight ? 0 : column;
     if (straight)
         x.b_column = 1;
-    x.n *= pair;
+    x.m *= row;
+    x.n *= column;
     x.c_column = 1;
-    if (left) {
-        x.depth *= 2;
-        x.a_depth = 1;
-    }
     return true;
 }
 
 bool fits_dots(const Matrices &x, Pairing pairing) {
     constexpr Index worth = 16, most = 4;
     return pairing == Pairing::none && std::min(x.m, x.n) <= most && x.a_depth == 1 && x.b_depth == 1 && x.depth >= worth;
+}
+
+// Whether B is so large, and its lines so long, that it pays to read it in order.
+template <class T> bool fits_lines(const Matrices &x) {
+    constexpr Index size = sizeof(T), page = 4096, large = 1 << 18;
+    return x.m <= few_rows && x.b_column == 1 && std::abs(x.b_depth) * size >= page && x.n * x.depth * size >= large;
 }
 
 // The product of the transposes, transposed.
@@ -73,9 +72,9 @@ void turn(Matrices &x, const void *&a, const void *&b, std::vector<BatchAxis> &b
 }
 
 template <class T>
-SmallProducts<T> small(const Matrices &x, const void *a, const void *b, void *c, Spread spread, const std::vector<BatchAxis> &batch) {
+SmallProducts<T> small(const Matrices &x, const void *a, const void *b, void *c, Index b_unit, Join join, const std::vector<BatchAxis> &batch) {
     return {x.m, x.n, x.depth, static_cast<const T *>(a), x.a_row, x.a_depth, static_cast<const T *>(b), x.b_depth,
-            x.b_column, nullptr, nullptr, static_cast<T *>(c), x.c_row, x.c_column, spread, batch.data(),
+            x.b_column, nullptr, nullptr, static_cast<T *>(c), x.c_row, x.c_column, b_unit, join, batch.data(),
             static_cast<Index>(batch.size()), count(batch)};
 }
 
@@ -93,13 +92,13 @@ template <class T> void matmul(const View &left, const View &right, const View &
         turn(x, a, b, batch);
     const Kernels<T> &kernels = instruction_set().of<T>();
     if (fits_dots(x, kinds)) {
-        run(small<T>(x, a, b, c.data, Spread::none, batch), kernels.dots);
+        run(small<T>(x, a, b, c.data, 0, Join::none, batch), kernels.dots);
         return;
     }
-    Spread spread;
+    Index b_unit;
     Matrices real = x;
-    if (fits_in_place(real, kinds, spread)) {
-        run(small<T>(real, a, b, c.data, spread, batch), kernels.small);
+    if (fits_in_place(real, kinds, b_unit)) {
+        run(small<T>(real, a, b, c.data, b_unit, join(kinds), batch), fits_lines<T>(real) ? kernels.lines : kernels.small);
         return;
     }
     Tables tables = {steps(x.m, x.a_row),    steps(x.depth, x.a_depth), steps(x.depth, x.b_depth),

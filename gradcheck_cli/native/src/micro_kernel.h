@@ -12,6 +12,12 @@ namespace gradcheck::GRADCHECK_ISA {
 template <class T, int Rows, int Vectors>
 void multiply_panels(Index depth, const T *a, const T *b, T *const *c, bool add) {
     constexpr int L = lanes<T>;
+    GRADCHECK_UNROLL
+    for (int i = 0; i < Rows; ++i) {
+        GRADCHECK_UNROLL
+        for (int v = 0; v < Vectors; ++v)
+            GRADCHECK_PREFETCH(c[i] + v * L, 1);
+    }
     Vector<T, L> sums[Rows][Vectors] = {};
     for (Index p = 0; p < depth; ++p) {
         Vector<T, L> line[Vectors];

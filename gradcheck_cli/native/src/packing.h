@@ -123,20 +123,6 @@ template <class T> void transpose_runs(const T *source, const Index *depth, Inde
     }
 }
 
-// Of a complex row, the line (re, im) at even depth and (-im, re) at odd depth.
-template <class T> void rotate_lines(const T *source, const Index *depth, Index count, const Index *at, Index width, T *out) {
-    for (Index p = 0; p < count; p += 2, out += 2 * width) {
-        const T *line = source + depth[p];
-        for (Index j = 0; j < width; j += 2) {
-            const T re = line[at[j]], im = line[at[j + 1]];
-            out[j] = re;
-            out[j + 1] = im;
-            out[width + j] = -im;
-            out[width + j + 1] = re;
-        }
-    }
-}
-
 // One panel of B: (depth, Width), where columns beyond the last repeat the first and are never stored.
 template <class T, int Width> void pack_right_panel(const Product<T> &product, Span depth, Span columns, T *out) {
     Index at[Width];
@@ -145,9 +131,7 @@ template <class T, int Width> void pack_right_panel(const Product<T> &product, S
     for (Index j = present; j < Width; ++j)
         at[j] = at[j % 2 < present ? j % 2 : 0];
     const Index *lines = product.b_depth + depth.first;
-    if (product.rotated)
-        rotate_lines(product.b, lines, count, at, Index(Width), out);
-    else if (4 * runs(at, Width) <= Width)  // four at once and more are worth a vector, two still beat single ones
+    if (4 * runs(at, Width) <= Width)  // four at once and more are worth a vector, two still beat single ones
         copy_runs<T, Width>(product.b, lines, count, at, out);
     else if (4 * runs(lines, count) <= count)
         transpose_runs(product.b, lines, count, at, Index(Width), out);
@@ -155,6 +139,21 @@ template <class T, int Width> void pack_right_panel(const Product<T> &product, S
         copy_runs<T, Width>(product.b, lines, count, at, out);
     else
         gather(product.b, lines, count, at, Index(Width), out);
+}
+
+// Panels of B whose columns all lie side by side, line by line, as far as they are whole; gives the first column left.
+template <class T, int Width> Index pack_right_lines(const Product<T> &product, Span depth, Span columns, T *out) {
+    constexpr Index most = 4;
+    Index at[most * Width];
+    const Index panels = (columns.last - columns.first) / Width, count = depth.last - depth.first;
+    offsets(product.b_columns, columns.first, columns.first + panels * Width, at);
+    if (panels == 0 || !contiguous(at, panels * Width))
+        return columns.first;
+    const Index *lines = product.b_depth + depth.first;
+    for (Index p = 0; p < count; ++p, out += Width)
+        for (Index panel = 0; panel < panels; ++panel)
+            std::memcpy(out + panel * count * Width, product.b + lines[p] + at[0] + panel * Width, Width * sizeof(T));
+    return columns.first + panels * Width;
 }
 
 // One line of A: `count` elements, side by side or each on its own.

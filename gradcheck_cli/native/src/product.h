@@ -22,7 +22,11 @@ struct Axis {
     Index outer;
 };
 
-// C = A B, all of C overwritten; `rotated` when B is complex and each of its rows stands for two real ones.
+// How sums become C.  A complex A is two real rows for each of its own, the real parts and the imaginary ones: their
+// sums with a complex B (pairs of columns) are a complex row by i times the second, those with a real B its two parts.
+enum class Join { none, complex, parts };
+
+// C = A B, all of C overwritten.
 template <class T> struct Product {
     Index depth;
     const T *a;
@@ -33,7 +37,7 @@ template <class T> struct Product {
     Axis b_columns;
     T *c;
     Axis c_rows, c_columns;
-    bool rotated;
+    Join join;
 };
 
 // One axis over which products are repeated; 0 where an operand does not move.
@@ -41,12 +45,9 @@ struct BatchAxis {
     Index count, a, b, c;
 };
 
-// How B reaches the unpacked kernel: as it lies, copied row by row, or spread from complex or real to pairs.
-enum class Spread { none, copied, rotated, widened };
-
 // A stack of `count` small products.  For the kernel that works in place, C has unit columns, and so has B unless
-// it is spread; the steps of the depth lie a stride apart, or where `a_lines` and `b_lines` say.  For dot products,
-// A and B run along the depth by ones.
+// it is to be copied first; the steps of the depth lie a stride apart, or where `a_lines` and `b_lines` say.  For dot
+// products, A and B run along the depth by ones.  Sizes count sums: m and n those of real rows and columns.
 template <class T> struct SmallProducts {
     Index m, n, depth;
     const T *a;
@@ -56,7 +57,8 @@ template <class T> struct SmallProducts {
     const Index *a_lines, *b_lines;
     T *c;
     Index c_row, c_column;
-    Spread spread;
+    Index b_unit;  // reals side by side in B, if it is to be copied; else 0
+    Join join;
     const BatchAxis *batch;
     Index batch_rank, count;
 };

@@ -39,14 +39,36 @@ Axis axis(const std::vector<Index> &table, Index turns, Index outer) {
 }
 
 // Whether the first two positions are neighbours, and so most of the others.
-bool side_by_side(const Axis &axis) { return axis.inner > 1 && axis.table[1] == axis.table[0] + 1; }
+bool side_by_side(const std::vector<Index> &table, Index unit) { return table.size() > 1 && table[1] == table[0] + unit; }
 
-// The product of the transposes, transposed.
-template <class T> void turn(Product<T> &p) {
-    std::swap(p.a, p.b);
-    std::swap(p.a_rows, p.b_columns);
-    std::swap(p.a_depth, p.b_depth);
-    std::swap(p.c_rows, p.c_columns);
+// The longest axis of `axes` along which an operand stands still; 1 if there is none.
+Index turns(const std::vector<BatchAxis> &axes, Index BatchAxis::*still) {
+    Index longest = 1;
+    for (const BatchAxis &axis : axes)
+        if (axis.*still == 0)
+            longest = std::max(longest, axis.count);
+    return longest;
+}
+
+// Whether C has too few columns for a vector, or rows that lie side by side.
+bool better_turned(const Tables &tables, Pairing pairing, const std::vector<BatchAxis> &batch, Index lanes) {
+    const Index unit = pairing == Pairing::none ? 1 : 2;
+    const Index m = static_cast<Index>(tables.a_rows.size()) * turns(batch, &BatchAxis::b);
+    const Index n = static_cast<Index>(tables.b_columns.size()) * turns(batch, &BatchAxis::a);
+    const bool narrow = n < m && (pairing == Pairing::right || pairing == Pairing::both ? 2 : 1) * n < lanes;
+    const bool upright = side_by_side(tables.c_rows, unit) && !side_by_side(tables.c_columns, unit);
+    return narrow || upright;
+}
+
+// Makes it the product of the transposes, transposed.
+void turn(Tables &tables, Pairing &pairing, std::vector<BatchAxis> &batch) {
+    std::swap(tables.a_rows, tables.b_columns);
+    std::swap(tables.a_depth, tables.b_depth);
+    std::swap(tables.c_rows, tables.c_columns);
+    if (pairing == Pairing::left || pairing == Pairing::right)
+        pairing = pairing == Pairing::left ? Pairing::right : Pairing::left;
+    for (BatchAxis &axis : batch)
+        std::swap(axis.a, axis.b);
 }
 
 Index pieces_of(Index size, Index unit) { return (size + unit - 1) / unit; }
@@ -81,17 +103,12 @@ Span part(Index size, Index unit, Index i, Index parts) {
 }  // namespace
 
 void Tables::pair(Pairing pairing) {
-    if (pairing == Pairing::left) {
+    if (pairing == Pairing::left || pairing == Pairing::both)
         a_rows = doubled(a_rows, 1);
-        c_rows = doubled(c_rows, 1);
-    } else if (pairing != Pairing::none) {
+    if (pairing == Pairing::right || pairing == Pairing::both)
         b_columns = doubled(b_columns, 1);
+    if (pairing != Pairing::none)
         c_columns = doubled(c_columns, 1);
-    }
-    if (pairing == Pairing::both) {
-        a_depth = doubled(a_depth, 1);
-        b_depth = doubled(b_depth, 0);
-    }
 }
 
 std::vector<BatchAxis> merged(const std::vector<BatchAxis> &axes) {
@@ -127,6 +144,10 @@ std::vector<Index> steps(Index count, Index stride) {
 
 template <class T>
 Stack<T> make_stack(const T *a, const T *b, T *c, Tables tables, Pairing pairing, std::vector<BatchAxis> batch) {
+    if (better_turned(tables, pairing, batch, instruction_set().of<T>().lanes)) {
+        turn(tables, pairing, batch);
+        std::swap(a, b);
+    }
     Stack<T> stack;
     tables.pair(pairing);
     stack.tables = std::move(tables);
@@ -143,15 +164,7 @@ Stack<T> make_stack(const T *a, const T *b, T *c, Tables tables, Pairing pairing
                      c,
                      axis(t.c_rows, rows.count, rows.c),
                      axis(t.c_columns, columns.count, columns.c),
-                     pairing == Pairing::both};
-    const Index n = stack.product.b_columns.count;
-    const bool narrow = n < instruction_set().of<T>().lanes && n < stack.product.a_rows.count;
-    const bool upright = side_by_side(stack.product.c_rows) && !side_by_side(stack.product.c_columns);
-    if (pairing != Pairing::both && (narrow || upright)) {
-        turn(stack.product);
-        for (BatchAxis &step : stack.batch)
-            std::swap(step.a, step.b);
-    }
+                     join(pairing)};
     return stack;
 }
 
@@ -191,17 +204,16 @@ void run(const SmallProducts<T> &products, void (*kernel)(const SmallProducts<T>
         return;
     }
     const bool wide = n > m;
+    const Index row = products.join == Join::none ? 1 : 2, column = products.join == Join::parts ? 2 : 1;
     for_each(helpers, [&](Index i) {
         const Span rows = wide ? Span{0, m} : part(m, kernels.height, i, helpers);
         const Span columns = wide ? part(n, 4 * kernels.width, i, helpers) : Span{0, n};
         SmallProducts<T> some = products;
         some.m = rows.last - rows.first;
         some.n = columns.last - columns.first;
-        some.a += rows.first * products.a_row;
-        some.b += products.spread == Spread::none || products.spread == Spread::copied
-                      ? columns.first * products.b_column
-                      : columns.first / 2 * products.b_column;
-        some.c += rows.first * products.c_row + columns.first * products.c_column;
+        some.a += rows.first / row * products.a_row;
+        some.b += columns.first / std::max<Index>(1, products.b_unit) * products.b_column;
+        some.c += rows.first / row * products.c_row + columns.first * column * products.c_column;
         if (some.n > 0)
             kernel(some, 0, repeats);
     });

@@ -7,12 +7,16 @@
 
 namespace gradcheck {
 
-// Which operands are complex.  Complex numbers are pairs of reals: those of B are two columns, those of A two
-// rows, and where both are complex two steps of depth.
+// Which operands are complex.  Complex numbers are pairs of reals: those of B are two columns, those of A two rows,
+// which are joined in C.
 enum class Pairing { none, left, right, both };
 
 inline Pairing pairing(bool left, bool right) {
     return left ? (right ? Pairing::both : Pairing::left) : (right ? Pairing::right : Pairing::none);
+}
+
+inline Join join(Pairing kinds) {
+    return kinds == Pairing::both ? Join::complex : kinds == Pairing::left ? Join::parts : Join::none;
 }
 
 // Offsets of one product, counted in reals, as tables; `pair` makes those of a complex product real ones.

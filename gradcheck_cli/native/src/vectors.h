@@ -19,6 +19,13 @@
 #define GRADCHECK_DIRECT_ROWS 6
 #endif
 
+// Asks for the cache line of an address that is written soon, or read; any address will do.
+#if defined(__GNUC__) || defined(__clang__)
+#define GRADCHECK_PREFETCH(address, write) __builtin_prefetch(address, write)
+#else
+#define GRADCHECK_PREFETCH(address, write)
+#endif
+
 #if defined(__clang__)
 #define GRADCHECK_UNROLL _Pragma("unroll")
 #elif defined(__GNUC__)
@@ -99,6 +106,21 @@ inline Vector<T, sizeof...(I)> interleaved(const Vector<T, sizeof...(I)> &a, con
     ((v[I] = I % 2 == 0 ? a[First + I / 2] : b[First + I / 2]), ...);
     return v;
 #endif
+}
+
+// i times the complex numbers whose real and imaginary parts are pairs of lanes.
+template <class T, int... I> inline Vector<T, sizeof...(I)> turned(const Vector<T, sizeof...(I)> &v, std::integer_sequence<int, I...>) {
+    const Vector<T, sizeof...(I)> sign = {T(I % 2 == 0 ? -1 : 1)...};
+#if defined(GRADCHECK_VECTOR_TYPES) && defined(GRADCHECK_SHUFFLES)
+    return sign * __builtin_shufflevector(v, v, (I ^ 1)...);
+#else
+    const Vector<T, sizeof...(I)> swapped = {v[I ^ 1]...};
+    return sign * swapped;
+#endif
+}
+
+template <class T, int L> inline Vector<T, L> turned(const Vector<T, L> &v) {
+    return turned<T>(v, std::make_integer_sequence<int, L>());
 }
 
 // Makes the lanes of L vectors of L the vectors: each pass deals two halves of the deck into one another.
