@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
@@ -82,7 +83,7 @@ class Precisions:
         for x, (wide, other) in zip(xs, rows, strict=True):
             shapes = problem.value(x).shape, problem.value(y).shape
             found = compared(wide, other, columns, shapes, narrow.named[x].dtype)
-            yield replace(found, point=index, first=_first_loss(problem, narrow, x, found))
+            yield structs.replace(found, point=index, first=_first_loss(problem, narrow, x, found))
 
     def _columns(self, problem: Problem, pairs: Sequence[Pair], budget: Budget) -> Array:
         """Entries of y whose gradients are compared: all of them, or a random sample."""
@@ -121,7 +122,7 @@ class Precisions:
         health = record.gradient.get("health") or Health()
         if precision.lost:
             words = ("nonfinite", "precision") if precision.nonfinite else ("precision",)
-            found["health"] = replace(health, shows=tuple(dict.fromkeys([*health.shows, *words])))
+            found["health"] = structs.replace(health, shows=tuple(dict.fromkeys([*health.shows, *words])))
         return replace(record, gradient=found)
 
 
@@ -153,7 +154,7 @@ def compared(
     if not (matters | gone).any():
         return found
     row, column = np.unravel_index(int(np.argmin(rank)), rank.shape)
-    return replace(
+    return structs.replace(
         found,
         worst=max(0.0, float(rank[row, column])),
         x=_index(int(column), shapes[0]),
@@ -226,7 +227,7 @@ def _over(points: Sequence[Precision]) -> Precision:
     if not compared_ones:
         return points[0]
     worst = min(compared_ones, key=lambda p: (-p.nonfinite, p.worst))
-    return replace(
+    return structs.replace(
         worst,
         median=min(p.median for p in compared_ones),
         entries=sum(p.entries for p in compared_ones),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from gradcheck_cli.points.elements import opened
 from gradcheck_cli.points.point import Point, find_point
 from gradcheck_cli.points.targets import choose_x, choose_y, constant_roles, is_float, require, selecting_inputs
 from gradcheck_cli.results.measures import Spot
+from gradcheck_cli.results.record import strict
 from gradcheck_cli.settings import Settings
 
 SCHEMA = "gradcheck.inspection/1"
@@ -105,7 +106,7 @@ class Inspection:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--output-format json` prints."""
-        return {"schema": SCHEMA, **asdict(self)}
+        return {"schema": SCHEMA, **strict(self)}
 
 
 def inspect(source: Source, settings: Settings) -> Inspection:

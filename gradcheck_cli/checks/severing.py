@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from gradcheck_cli.autodiff.reach import Flow, any_edge, live, straight
 from gradcheck_cli.autodiff.severed import Severance, in_part, last_with_gradient
 from gradcheck_cli.checks.claims.claim import Gradients
@@ -82,9 +84,9 @@ def _judged(check: Check, ys: Iterable[str], severance: Severance) -> Check:
     if found is None:
         return check
     others = tuple(y for y in ys if _has_gradient(severance, check.x, y))
-    gradient: Gradient = {**check.gradient, "severed": replace(found, others=others)}
+    gradient: Gradient = {**check.gradient, "severed": structs.replace(found, others=others)}
     if (health := gradient.get("health")) is not None:
-        gradient["health"] = replace(health, ratio=None, steepest=None, shows=(), lost=None)
+        gradient["health"] = structs.replace(health, ratio=None, steepest=None, shows=(), lost=None)
     return replace(
         check,
         status="severed",

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import rich_click as click
+from msgspec import structs
 
 from gradcheck_cli.cli import note
 from gradcheck_cli.cli.baseline import Baseline
@@ -78,7 +79,7 @@ def _settings_typed(given: Mapping[str, Any]) -> list[str]:
 def _source(bundle: Bundle, given: Mapping[str, Any]) -> Source:
     """The model, with the inputs that were drawn unless others are asked for."""
     source = bundle.source(allow_python=bool(given.get("allow_python")))
-    return source if _asks_for_other_values(given) else replace(source, values_at=bundle.drawn)
+    return source if _asks_for_other_values(given) else structs.replace(source, values_at=bundle.drawn)
 
 
 def _asks_for_other_values(given: Mapping[str, Any]) -> bool:

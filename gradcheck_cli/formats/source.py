@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gradcheck_cli.graph import Array, Graph
 
@@ -28,8 +28,7 @@ class TrainingStep(Struct, frozen=True):
     updates: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorBody:
+class OperatorBody(Struct, frozen=True):
     """An operator that a spec defines: its forward graph, and the gradient under test.
 
     `gradient` reads the operator's inputs `x`, outputs `y` and cotangents `dy`, and computes `dx` for each
@@ -45,8 +44,7 @@ class OperatorBody:
     facts: Mapping[str, Any] = field(default_factory=dict)  # as `ops:` states them, operands by index
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A model that was read: its graph in the form of the newest opset, with all that the file says beside it."""
 
     graph: Graph
@@ -77,8 +75,7 @@ class Source:
         return replace(self, graph=step.graph, nodes=nodes, steps={}, step=name, updates=step.updates)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckRequest:
+class CheckRequest(Struct, frozen=True):
     """One entry of `checks:` in a spec; None stands for what neither it nor `defaults:` gives.
 
     `settings` holds further options by name: delta, method, mode, dtype, rtol, atol, seed, points ...
@@ -96,8 +93,7 @@ class CheckRequest:
     expect: Mapping[str, Any] | None = None  # status, reason, until (a datetime.date)
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(Struct, frozen=True):
     """A `*.gradcheck.yaml` file: named sources and the checks over them."""
 
     uri: str

@@ -13,6 +13,7 @@ from functools import cached_property, wraps
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.reach import only_decides
 from gradcheck_cli.autodiff.symbolic import identity
@@ -60,7 +61,7 @@ def through(source: Source, settings: Settings, ops: Ops) -> tuple[Source, Ops]:
     if not settings.straight_through:
         return source, ops
     graph = straightened(source.graph, ops, settings.x or (), settings.y or ())
-    return (source if graph is source.graph else replace(source, graph=graph)), unrounded(ops)
+    return (source if graph is source.graph else structs.replace(source, graph=graph)), unrounded(ops)
 
 
 def estimated(source: Source, ops: Ops, xs: Iterable[str] = (), ys: Iterable[str] = ()) -> tuple[Source, Ops]:
@@ -69,7 +70,7 @@ def estimated(source: Source, ops: Ops, xs: Iterable[str] = (), ys: Iterable[str
     table = {**ops, **{op.key: op for op in (*_STRAIGHT, *quantizing)}}
     table.update((key, replace(ops[key], vjp=lambda ct, *_: (ct,))) for key in _ROUNDING)
     flow = _StraightGraph(source.graph, ops, _reals(source.graph, xs), {*source.graph.outputs, *ys}, quantizers=True)
-    return replace(source, graph=_TwinGraph(flow).graph()), table
+    return structs.replace(source, graph=_TwinGraph(flow).graph()), table
 
 
 def rounded_again(node: Node) -> Node:

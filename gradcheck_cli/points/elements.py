@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.tape import MAX_STEPS
 from gradcheck_cli.errors import LimitError, UnsupportedError, UsageError, shown
@@ -42,7 +43,7 @@ def opened(source: Source, settings: Settings, ops: Ops) -> tuple[Source, Settin
         source, settings = _with_open_inputs(source, settings, own)
     ends = [] if settings.y else _inside_outputs(source, settings, ops)
     graph = with_elements(source.graph, (*asked, *ends))
-    return replace(source, graph=replace(graph, outputs=(*graph.outputs, *ends))), settings
+    return structs.replace(source, graph=replace(graph, outputs=(*graph.outputs, *ends))), settings
 
 
 def with_element(source: Source, name: str) -> Source:
@@ -57,8 +58,8 @@ def with_element(source: Source, name: str) -> Source:
     if base in graph.inputs:
         place = name[len(base) + 1 :].partition("]")[0]
         held = _drawn(declared, base, max(LENGTH, int(place) + 1))
-        return replace(source, graph=_opened_input(graph, base, held, declared))
-    return replace(source, graph=with_elements(graph, [name]))
+        return structs.replace(source, graph=_opened_input(graph, base, held, declared))
+    return structs.replace(source, graph=with_elements(graph, [name]))
 
 
 def ready_to_draw(source: Source, fed: Mapping[str, Any]) -> Source:
@@ -68,7 +69,7 @@ def ready_to_draw(source: Source, fed: Mapping[str, Any]) -> Source:
         if not _is_tensor(graph, name) and name not in fed:
             declared = graph.types[name]
             graph = _opened_input(graph, name, _drawn(declared, name, LENGTH), declared)
-    return replace(source, graph=graph)
+    return structs.replace(source, graph=graph)
 
 
 def spread(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def _with_open_inputs(source: Source, settings: Settings, own: Mapping[str, Tens
         graph = _opened_input(graph, name, held, declared)
         given.update((n, v) for n, v in elements(name, held).items() if not isinstance(v, TensorType))
     settings = replace(settings, x_init_value=given, extra_feed_dict=fed, dims=dims, test_data=None)
-    return replace(source, graph=graph), settings
+    return structs.replace(source, graph=graph), settings
 
 
 def _drawn(declared: TensorType, name: str, length: int) -> Any:

@@ -6,8 +6,9 @@ average, that of the whole Jacobian of y by that tensor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, TypedDict
+
+from msgspec import Struct
 
 from gradcheck_cli.results.typed import Count, Indices, Only
 
@@ -21,8 +22,7 @@ KEPT = 200  # layers of a record
 DIGITS = 1.0  # decimal digits of an entry that matters, at least, which the model's dtype should keep: its size
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """A node of the model."""
 
     node: Annotated[int, "Its index in its own graph."]
@@ -35,8 +35,7 @@ class Spot:
         return f"node {self.node} {self.op}{label}{f' in the {self.inside}' if self.inside else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Partly:
+class Partly(Struct, frozen=True):
     """A gradient of which a part is severed, while another is not.
 
     Of units, some entries of x have no way left; of a sum, a summand has none; of a scale, all ways that are left lead
@@ -48,8 +47,7 @@ class Partly:
     entries: Annotated[Count, "Of x that have no way left, of units."] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Severed:
+class Severed(Struct, frozen=True):
     """Ways from x to y that have no derivative by nature, by the graph alone."""
 
     cut: Annotated[tuple[Spot, ...], "The last node on each way to which the gradient of x could flow from x."] = ()
@@ -58,8 +56,7 @@ class Severed:
     partial: Annotated[Partly | None, "A part that is severed, where only a part is."] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """A node that has weights or bends, on the way from x to y, and what the backward pass finds at its output."""
 
     spot: Spot
@@ -82,16 +79,14 @@ class Layer:
         return bool(self.dead) and (self.dead or 0) >= DEAD_SHARE * self.units
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(Struct, frozen=True):
     """The steepest change of the flow, from the output of a node to what it reads."""
 
     factor: float
     spot: Spot
 
 
-@dataclass(frozen=True, slots=True)
-class Nonfinite:
+class Nonfinite(Struct, frozen=True):
     """Entries of the gradient that are not finite, and the first node that made such, forwards or backwards."""
 
     entries: Count = 0
@@ -99,8 +94,7 @@ class Nonfinite:
     backward: Spot | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """The first node at which the model's dtype loses something that float64 does not."""
 
     what: Annotated[str, Only(("overflow", "underflow", "nan"))]
@@ -108,8 +102,7 @@ class Loss:
     spot: Spot
 
 
-@dataclass(frozen=True, slots=True)
-class Precision:
+class Precision(Struct, frozen=True):
     """The gradient by one x in the model's own dtype, held against the same gradient in float64.
 
     An entry matters if it is at least a hundredth of the largest one of its y, whose gradient is no trifle.
@@ -136,8 +129,7 @@ class Precision:
         return not self.note and (self.nonfinite > 0 or (self.entries > 0 and self.worst < DIGITS))
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """The health of the gradient of y by one x, which says whether the model can be trained through."""
 
     layers: Annotated[tuple[Layer, ...], "In the order in which they run, the most telling ones of very many."] = ()
@@ -152,8 +144,7 @@ class Health:
     lost: Annotated[Spot | None, "The node at which the gradient becomes zero, if it is zero everywhere."] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """Central differences of the worst entry at every step, held against its derivative."""
 
     x: Indices

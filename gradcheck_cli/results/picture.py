@@ -7,12 +7,13 @@ and back.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import ceil, prod, sqrt
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.graph import Array
 from gradcheck_cli.results.measures import Cells, Curve, Drawn
@@ -175,7 +176,7 @@ class Picture:
             "tile": self.tile.as_json(),
             "errors": self.errors.counts.tolist(),
             "noise": self.noise.counts.tolist(),
-            "curve": None if self.curve is None else asdict(self.curve),
+            "curve": None if self.curve is None else structs.asdict(self.curve),
         }
 
     @classmethod

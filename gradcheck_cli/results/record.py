@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, overload
 
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.results.measures import WORDS, Drawn, Health, Precision, Severed
-from gradcheck_cli.results.typed import Count, Indices, Keys, Only, Read
+from gradcheck_cli.results.typed import Count, Indices, Keys, Only, Read, field_names, is_record
 
 if TYPE_CHECKING:
     from gradcheck_cli.results.picture import Picture
@@ -374,7 +373,7 @@ class Check:
         return record
 
 
-_RECORDED = tuple(each.name for each in fields(Check) if each.name != "picture")
+_RECORDED = tuple(name for name in field_names(Check) if name != "picture")
 
 
 class Kept(Sequence[Check]):
@@ -498,11 +497,6 @@ def strict(value: Any) -> Any:
         return [strict(v) for v in value]
     if isinstance(value, dict | Mapping):  # dict first: abstract types are slow to ask
         return {str(k): strict(v) for k, v in value.items()}
-    if is_dataclass(value):
-        return {name: strict(getattr(value, name)) for name in _names(kind)}
+    if is_record(value):
+        return {name: strict(getattr(value, name)) for name in field_names(kind)}
     return value.item() if hasattr(value, "item") else value
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind))

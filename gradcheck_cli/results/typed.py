@@ -11,9 +11,11 @@ import json
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from msgspec import Struct
 
 from gradcheck_cli.errors import shown
 
@@ -22,8 +24,7 @@ Schema: TypeAlias = dict[str, Any]
 _NONFINITE = ("nan", "inf", "-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Only:
+class Only(Struct, frozen=True):
     """Values that a field holds: words, texts of a pattern, numbers that are not less than one.
 
     The reader lets others through, since a newer version may know more, unless `said` is what they should be.
@@ -35,16 +36,14 @@ class Only:
     said: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(Struct, frozen=True):
     """Keys that a mapping may have; those in `together` are all there, unless it is empty."""
 
     together: tuple[str, ...]
     others: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """The function that reads a value, in place of the one of its type."""
 
     by: Reader
@@ -83,7 +82,7 @@ def json_type(kind: Any) -> JsonType:
     origin, inside = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _annotated(*inside)
-    if is_dataclass(kind) or is_typeddict(kind):
+    if is_record(kind) or is_typeddict(kind):
         return _object(kind)
     if origin is Mapping:
         each = json_type(inside[1])
@@ -97,6 +96,26 @@ def json_type(kind: Any) -> JsonType:
     if origin is tuple:
         return _tuple(json_type(inside[0]), None if inside[1] is ... else len(inside))
     return _PLAIN[kind]
+
+
+def is_record(kind: Any) -> bool:
+    """True for a struct or a dataclass, and for a value of one."""
+    return is_dataclass(kind) or hasattr(kind, "__struct_fields__")
+
+
+@cache
+def field_names(kind: type) -> tuple[str, ...]:
+    """Names of the fields of a struct or a dataclass, in order."""
+    found: tuple[str, ...] = getattr(kind, "__struct_fields__", ())
+    return found or tuple(each.name for each in fields(kind))
+
+
+def _needed(kind: Any) -> list[str]:
+    """Fields of a struct or a dataclass without a default."""
+    if issubclass(kind, Struct):  # those with a default come last
+        names = kind.__struct_fields__
+        return [*names[: len(names) - len(kind.__struct_defaults__)]]
+    return [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
 
 
 def brief(value: Any) -> str:
@@ -153,13 +172,10 @@ def _keyed(mapping: JsonType, keys: Keys) -> JsonType:
 
 
 def _object(kind: Any) -> JsonType:
-    """A dataclass, or a typed dictionary, in which keys that it does not know stay as they are."""
+    """A struct, a dataclass, or a typed dictionary, in which keys that it does not know stay as they are."""
     typed = {name: json_type(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
-    readers, record = {name: each.read for name, each in typed.items()}, is_dataclass(kind)
-    if record:
-        needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    else:
-        needed = [*typed] if kind.__total__ else []
+    readers, record = {name: each.read for name, each in typed.items()}, is_record(kind)
+    needed = _needed(kind) if record else [*typed] if kind.__total__ else []
     about, _, _ = (inspect.getdoc(kind) or "").partition("\n\n")
     properties = {name: each.schema for name, each in typed.items()}
     schema = {"type": "object", "description": " ".join(about.split()), "properties": properties}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import gradcheck_cli as gc
 from gradcheck_cli.settings import Settings
@@ -239,7 +240,7 @@ def test_colocated_nodes_carry_the_metadata_of_their_forward_node(make: Make, co
         dataclasses.replace(node, metadata={"namespace": f"layer.{i}"}) for i, node in enumerate(model.graph.nodes)
     )
     graph = dataclasses.replace(model.graph, nodes=(tanh, exp))
-    model = gc.Model(dataclasses.replace(model.source, graph=graph), gc.OPS)
+    model = gc.Model(structs.replace(model.source, graph=graph), gc.OPS)
     [dx] = gc.gradients(model["y"], model["x"], colocate_gradients_with_ops=colocate)
     assert dx is not None
     steps = [s for s in model.tape([dx.name], Settings()).steps if s.origin < 0]

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from msgspec import structs
 
 import gradcheck_cli as gc
 from tests.rounding import FUNCTION, assert_rounded
@@ -276,7 +277,7 @@ def test_saved_names_are_those_of_the_handles_and_stand_under_the_scope(net: gc.
 def test_saved_nodes_are_colocated(make: Make, tmp_path: Path):
     model = make("h = Tanh(x)\ny = Exp(h)", {"x": {"shape": [2], "dtype": "float64"}})
     nodes = tuple(dataclasses.replace(n, metadata={"namespace": n.op.lower()}) for n in model.graph.nodes)
-    source = dataclasses.replace(model.source, graph=dataclasses.replace(model.graph, nodes=nodes))
+    source = structs.replace(model.source, graph=dataclasses.replace(model.graph, nodes=nodes))
     model = gc.Model(source, gc.OPS)
     twice = np.array([2.0, 2.0])  # a factor of 1 would leave no node of the gradient of y
     gc.save(model, tmp_path / "c.onnx", gc.gradients(model["y"], model["x"], twice, colocate_gradients_with_ops=True))  # type: ignore[arg-type]

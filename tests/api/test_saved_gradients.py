@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec import structs
 
 import gradcheck_cli as gc
 from gradcheck_cli.errors import UnsupportedError
@@ -243,7 +244,7 @@ def test_fed_tensors_are_constants_of_the_file_inner_ones_too(make: Make, tmp_pa
 def test_an_input_with_a_default_stays_one(make: Make, tmp_path: Path):
     model = make("y = Mul(x, w)", {"x": {"shape": [2], "dtype": "float64"}}, constants={"w": [3.0, 5.0]})
     graph = replace(model.graph, inputs=("x", "w"), constants={"w": np.array([3.0, 5.0])})
-    model = gc.Model(replace(model.source, graph=graph), gc.OPS)
+    model = gc.Model(structs.replace(model.source, graph=graph), gc.OPS)
     gc.save(model, tmp_path / "g.onnx", gc.gradients(model["y"], model["x"]))  # type: ignore[arg-type]
     session = open_session(tmp_path / "g.onnx")
     assert session.run(None, {})[0].tolist() == [3.0, 5.0]

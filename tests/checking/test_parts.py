@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
@@ -51,7 +52,7 @@ def in_parts(case: str | Case, count: int = 0, *, backwards: bool = False, **mor
 
     def elsewhere(advised: int, points: Points) -> Iterator[tuple[int, Shares]]:
         number = count or advised
-        source = replace(tested.source, values_at=points)
+        source = structs.replace(tested.source, values_at=points)
         for index in reversed(range(number)) if backwards else range(number):
             yield index, Procedure(source, settings, ops, part=Part(index, number)).shares()
 

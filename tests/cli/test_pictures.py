@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from msgspec import structs
 from PIL import Image
 
 from gradcheck_cli.report import heatmap, plot
@@ -61,7 +62,7 @@ def pictured(case: str = "images", cells: np.ndarray | None = None, **more: obje
         cells = severity(np.zeros(bounded(sizes)), np.full(bounded(sizes), 1e-15))
         cells.reshape(-1)[-1] = severity(np.asarray(Standing.FAIL), np.asarray(2.0))
     counts = Histogram.of(np.asarray([0, 0, 3]), np.asarray([0.0, 1e-15, 2.0]))
-    curve = replace(CURVE, x=(0,) * len(x_shape), y=(0,) * len(y_shape))
+    curve = structs.replace(CURVE, x=(0,) * len(x_shape), y=(0,) * len(y_shape))
     picture = Picture(Tile(over, sizes, cells), counts, counts, curve)
     return replace(FAILED, x_shape=x_shape, y_shape=y_shape, rtol=5e-7, picture=picture, **more)
 
@@ -242,12 +243,18 @@ def test_every_kind_of_picture_can_be_drawn(case: str, tmp_path: Path):
 
 CURVES = {
     "none": None,
-    "no steps": replace(CURVE, steps=(), errors=(), crossed=(), truncation=None),
-    "not finite": replace(CURVE, errors=(np.nan, np.inf, 1.0, 0.0), theoretical=np.nan, truncation=None),
-    "no error at all": replace(CURVE, errors=(0.0,) * 4, theoretical=0.5, allowed=0.0, rounding=0.0, truncation=None),
-    "all across a branch": replace(CURVE, crossed=(True,) * 4),
-    "tiny": replace(CURVE, errors=(1e-320,) * 4, theoretical=1e-310, reference=1e-320, allowed=1e-323, rounding=1e-323),
-    "huge": replace(CURVE, errors=(1e300, 1e308, 1e-300, 1.0), theoretical=1e308, reference=-1e308, rounding=1e300),
+    "no steps": structs.replace(CURVE, steps=(), errors=(), crossed=(), truncation=None),
+    "not finite": structs.replace(CURVE, errors=(np.nan, np.inf, 1.0, 0.0), theoretical=np.nan, truncation=None),
+    "no error at all": structs.replace(
+        CURVE, errors=(0.0,) * 4, theoretical=0.5, allowed=0.0, rounding=0.0, truncation=None
+    ),
+    "all across a branch": structs.replace(CURVE, crossed=(True,) * 4),
+    "tiny": structs.replace(
+        CURVE, errors=(1e-320,) * 4, theoretical=1e-310, reference=1e-320, allowed=1e-323, rounding=1e-323
+    ),
+    "huge": structs.replace(
+        CURVE, errors=(1e300, 1e308, 1e-300, 1.0), theoretical=1e308, reference=-1e308, rounding=1e300
+    ),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from gradcheck_cli.results.measures import Health, Precision
 from gradcheck_cli.results.record import STATUSES, Check
+from gradcheck_cli.results.typed import field_names, is_record
 from tests.hostile.names import NAMES
 
 COUNT, NUMBER = st.integers(0, 10**6), st.floats()
@@ -47,7 +47,7 @@ def records(kind: Any) -> st.SearchStrategy[Any]:
     """Instances of a frozen record."""
     hints = get_type_hints(kind, localns={"Picture": Any})
     own = OWN if kind is Check else {}
-    return st.builds(kind, **{f.name: own[f.name] if f.name in own else of_type(hints[f.name]) for f in fields(kind)})
+    return st.builds(kind, **{f: own[f] if f in own else of_type(hints[f]) for f in field_names(kind)})
 
 
 def of_type(kind: Any) -> st.SearchStrategy[Any]:
@@ -55,7 +55,7 @@ def of_type(kind: Any) -> st.SearchStrategy[Any]:
     inside = get_args(kind)
     if kind in PLAIN:
         return PLAIN[kind]
-    if is_dataclass(kind):
+    if is_record(kind):
         return records(kind)
     if NoneType in inside:
         return st.none() | of_type(inside[0])

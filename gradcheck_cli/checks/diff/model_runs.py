@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.trace import trace
@@ -370,7 +371,7 @@ def moved(
             return value
         return _moved(value, by, rng)
 
-    return replace(source, graph=of_graph(source.graph)), {n: other(n, v) for n, v in feeds.items()}
+    return structs.replace(source, graph=of_graph(source.graph)), {n: other(n, v) for n, v in feeds.items()}
 
 
 def _moved(value: Array, by: PrecisionLoss, rng: np.random.Generator) -> Array:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from pydantic import ValidationError
 
 from gradcheck_cli.errors import UsageError, did_you_mean
@@ -71,7 +72,7 @@ class OperatorTable:
         except UsageError as error:
             raise UsageError(f"{source.uri}: {error}") from None
         operators = (*source.operators, *self.bodies)
-        return replace(source, graph=graph, operators=operators, unused=self.unused([graph]))
+        return structs.replace(source, graph=graph, operators=operators, unused=self.unused([graph]))
 
     def unused(self, graphs: Iterable[Graph]) -> tuple[str, ...]:
         """Full names of the operators that none of the graphs uses, neither itself nor inside of another operator."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import structs
 from pydantic import ValidationError
 
 from gradcheck_cli.errors import Diagnostic, UsageError, did_you_mean
@@ -87,7 +88,7 @@ def _spec(document: Document, written: SpecKeys, dims: Mapping[str, int], allow_
         message = "a list of models stands in a file of its own, without graphs and checks"
         raise (here / "models").error(message, key=True)
     spec = Spec(document.path, sources, checks, models, defaults)
-    return spec if operators is None else replace(spec, operators=operators.given_to)
+    return spec if operators is None else structs.replace(spec, operators=operators.given_to)
 
 
 def _sources(
@@ -106,7 +107,7 @@ def _sources(
         raise UsageError(f"{document.path} has no size {unknown!r}.{did_you_mean(unknown, known)}")
     groups = read_initializations(written.init, sources, here / "init", values)
     unused = operators.unused(source.graph for source in sources.values())
-    return {name: replace(each, initializations=groups[name], unused=unused) for name, each in sources.items()}
+    return {name: structs.replace(each, initializations=groups[name], unused=unused) for name, each in sources.items()}
 
 
 def validate(document: Document) -> SpecKeys:
