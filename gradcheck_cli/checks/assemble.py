@@ -275,8 +275,8 @@ def power(mode: str, rtol: float, found: Sequence[PairResult]) -> Power:
         size = missed_size(FEWEST, FEWEST)
         return {"missed_below": TOLERANCE.rtol * size, "of": "norm of a node's Jacobian", "probability": _MISSED}
     if mode == "sampled":
-        count = sum(each.comparison.status.size for each in found)
-        lines = min((min(each.comparison.status.shape) for each in found), default=1)
+        count = sum(each.comparison.size for each in found)
+        lines = min((min(each.comparison.shape) for each in found), default=1)
         drawn: Power = {"missed_below": rtol, "bad_fraction": bad_share(count)}
         if lines > 1:
             drawn["bad_fraction_of_lines"] = bad_share(lines)
@@ -293,7 +293,7 @@ def _weighed(found: Sequence[PairResult]) -> bool:
 
 def _directions(found: PairResult) -> tuple[int | None, int | None]:
     """Number of random directions of x and of y that were compared; None where they are a basis."""
-    rows, columns = found.comparison.status.shape
+    rows, columns = found.comparison.shape
     here, weights = found.directions, found.weights
     whole = here is not None and rows == here.here.size, weights is None or columns == weights.shape[1]
     return None if whole[0] else rows, None if whole[1] else columns

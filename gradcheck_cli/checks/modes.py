@@ -150,7 +150,7 @@ class Partial:
         crossing = result.comparison.count(Status.JUMP, Status.NONDERIVATIVE)
         if self.mode != "directional" or result.comparison.count(Status.FAIL):
             return False
-        return crossing > self.settings.max_inconclusive * result.comparison.status.size
+        return crossing > self.settings.max_inconclusive * result.comparison.size
 
 
 def survey_of(problem: Problem, pair: Pair, budget: Budget, results: Sequence[PairResult] = ()) -> Survey:
@@ -167,8 +167,8 @@ def _failing(result: PairResult) -> Iterator[tuple[Array, Array]]:
     Entries with a finite gradient come first.
     """
     comparison = result.comparison
-    failed = [at for at in worst(comparison, _LOOKED_AT) if comparison.status[at] == Status.FAIL]
-    failed.sort(key=lambda at: not np.isfinite(comparison.theoretical[at]))
+    failed = [at for at in worst(comparison, _LOOKED_AT) if comparison.at(*at).status == Status.FAIL]
+    failed.sort(key=lambda at: not np.isfinite(comparison.at(*at).theoretical))
     along = result.directions or Directions(result.x, range(reals(result.x)))
     first = result.first if result.directions is None else 0
 

@@ -47,14 +47,14 @@ from gradcheck_cli.checks.problem import (
 from gradcheck_cli.checks.severing import last_float, severance_of, severed
 from gradcheck_cli.compare.branches import Branches
 from gradcheck_cli.compare.counts import PairResult, nonfinite
-from gradcheck_cli.compare.ladder import PairJob, Theory
+from gradcheck_cli.compare.ladder import PairJob
 from gradcheck_cli.compare.pair import AsTensorflow, Full, as_tensorflow
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import LimitError, NoGradientError, PointError, UnsupportedError, UsageError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph.memory import exhausted, is_of_memory
 from gradcheck_cli.jacobian.coloring import Structure
-from gradcheck_cli.jacobian.columns import Columns
+from gradcheck_cli.jacobian.columns import Columns, Theory
 from gradcheck_cli.jacobian.cost import HELD
 from gradcheck_cli.jacobian.directions import reals
 from gradcheck_cli.jacobian.jacobian import Backward
@@ -403,7 +403,7 @@ class Procedure:
             theories = self._theories(backward, structures, rows, self.budget(first))
             mode = Full(theories, structures, rows)
         anew = None if first.gradient_of else self.checkups.descended(first.y)
-        laws = Laws(backward, [theory.values for theory in theories], self.settings.seed, quiet, anew, rows)
+        laws = Laws(backward, theories, self.settings.seed, quiet, anew, rows)
         yield Together(problem, pairs, index, backward, mode, laws, theories, rows)
 
     def _theories(
@@ -415,7 +415,7 @@ class Procedure:
 
             return row_theories(backward, rows, budget)
         columns = Columns(backward, structures, budget)
-        return [Theory(each, partial(lambda at: columns.spreads[at], at), backward=backward)
+        return [Theory(each, partial(lambda at: columns.spreads[at], at), backward=backward, cells=columns.cells[at])
                 for at, each in enumerate(columns.values)]  # fmt: skip
 
     def _take(self, together: Together, position: int, result: PairResult, job: PairJob) -> None:
@@ -494,11 +494,12 @@ class Procedure:
             if pair.gradient_of and together.theories and not pair.broken:
                 from gradcheck_cli.checks.second_order import asymmetric
 
-                pair.broken += asymmetric(together.theories[position], result.x, result.comparison, tolerance)
+                hessian = together.theories[position].whole(self.budget(pair, shown=False))
+                pair.broken += asymmetric(hessian, result.x, result.comparison, tolerance)
         self._locate(problem, pair)
         wrong = self.part is not None or self._wrong(pair)  # a part alone does not decide on the pair
         wanted = self.settings.pictures == "all" or (self.settings.pictures == "wrong" and wrong)
-        if wanted and result.comparison.status.size:
+        if wanted and result.comparison.size:
             from gradcheck_cli.checks.sketch import sketch  # most checks make no pictures
 
             pair.pictures.append(sketch(result, program, tolerance, self.budget(pair)))

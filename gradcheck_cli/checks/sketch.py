@@ -49,7 +49,7 @@ _SAME = 1e-12  # relative errors below this count as none
 def sketch(result: PairResult, program: Program, tolerance: Tolerance, budget: Budget) -> Picture:
     """The picture of one comparison, with a V curve of its worst entry."""
     comparison = result.comparison
-    ground = comparison.ground
+    ground = comparison.ground.everywhere()
     picture, place = seen(result, ground)
     return replace(picture, curve=_curve(result, program, tolerance, budget, place, ground))
 
@@ -97,7 +97,7 @@ class Place(NamedTuple):
 def layout(result: PairResult) -> tuple[Over, tuple[int, ...]]:
     """The meaning of a tile's cells, and their number along each axis."""
     if result.projected:
-        return "projections", result.comparison.status.shape
+        return "projections", result.comparison.shape
     rows, columns = reals(result.x), reals(result.y)
     if columns == 1 < rows:
         return "x", _images(result.x)
@@ -121,7 +121,7 @@ def _shape(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 def _cells_of(result: PairResult, over: Over, sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Array, Array]:
     """A number for each row and for each column of a comparison; their sum is the cell of an entry."""
-    rows, columns = (np.arange(size) for size in result.comparison.status.shape)
+    rows, columns = (np.arange(size) for size in result.comparison.shape)
     rows = rows + result.first
     if result.drawn and result.directions is not None and result.weights is not None:
         rows, columns = result.directions.rows, np.argmax(result.weights, axis=1)
@@ -134,13 +134,13 @@ def _cells_of(result: PairResult, over: Over, sizes: tuple[int, ...], shape: tup
 
 def _pieces(comparison: Comparison, ground: Ground) -> Iterator[Sized]:
     """All rows of a comparison, some at a time; relative errors as in the record."""
-    for rows in blocks(*comparison.status.shape):
-        theoretical, numerical = comparison.theoretical[rows], comparison.numerical[rows]
-        size = magnitude(theoretical, numerical)
-        least = np.maximum(size, GROUND * ground.at(rows))
-        gaps = np.abs(theoretical - numerical), comparison.noise[rows]
+    for rows in blocks(*comparison.shape):
+        part = comparison.rows(rows)
+        size = magnitude(part.theoretical, part.numerical)
+        least = np.maximum(size, GROUND * ground.everywhere().at(rows))
+        gaps = np.abs(part.theoretical - part.numerical), part.noise
         error, noise = (np.where(gap == 0, 0.0, gap / least) for gap in gaps)
-        yield Sized(rows, _STANDING[comparison.status[rows]], error, noise, size)
+        yield Sized(rows, _STANDING[part.status], error, noise, size)
 
 
 def _worth_a_look(piece: Sized) -> Place:
@@ -170,7 +170,7 @@ def _curve(
         return None
     size = magnitude(np.asarray(entry.theoretical), np.asarray(reference))
     gap = np.abs(entry.theoretical - reference) / max(float(size), GROUND * largest[column])
-    standing = _STANDING[result.comparison.status[row, column]]
+    standing = _STANDING[result.comparison.at(row, column).status]
     return Curve(
         x=() if result.projected else entry.x,
         y=() if result.projected else entry.y,

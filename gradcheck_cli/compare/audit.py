@@ -61,7 +61,7 @@ def _unsettled(numeric: Numeric, rows: Array, k: int, value: Array, ground: Grou
     part, exact, tolerance = numeric.directions.part(rows), value[rows], numeric.job.tolerance
     steps = part.representable(rung(k))
     [(quotients, crossed)] = by_differences(numeric.program, part, CENTRAL, [steps], numeric.job.budget)
-    seen = numeric.projected(quotients)
+    seen = numeric.projected(quotients, rows)
     with np.errstate(invalid="ignore"):
         close = np.abs(seen - exact) <= _CLOSE * allowance(magnitude(exact, seen), ground.at(rows), tolerance)
     blind = any_of(crossed, len(rows)) & (k == max(CHEAP_RUNGS))
@@ -72,7 +72,7 @@ def _disputes(numeric: Numeric, rows: Array, ks: Sequence[int], value: Array, gr
     """Passed entries of some rows that the ladder contradicts."""
     if not len(rows):
         return np.zeros((0, value.shape[1]), bool)
-    ladder = numeric.estimated(numeric.ladder(rows, ks).estimate)
+    ladder = numeric.estimated(numeric.ladder(rows, ks).estimate, rows)
     return numeric.contradicted(value[rows], 0.0, ladder, ground.at(rows)) & (status[rows] == Status.PASS)
 
 

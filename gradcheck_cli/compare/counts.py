@@ -27,7 +27,7 @@ from gradcheck_cli.verdict.rule import (
     errors,
     needed,
     pattern,
-    unseen,
+    unseen_at,
     worst,
 )
 
@@ -123,16 +123,16 @@ class PairResult:
 
 def counts_of(result: PairResult) -> Counts:
     comparison = result.comparison
-    rows, columns = comparison.status.shape
+    rows, columns = comparison.shape
     whole = result.projected or result.drawn or not result.part
     return Counts(
         point=result.point,
         total=reals(result.x) * reals(result.y) if whole else rows * columns,
         statuses=tuple(comparison.count(status) for status in Status),
         errors=errors(comparison),
-        noise=_largest(comparison.noise),
+        noise=max(_largest(comparison.noise), _largest(np.asarray(comparison.elsewhere)[None])),
         needed=needed(comparison),
-        gradient=_figures(comparison.theoretical),
+        gradient=_figures(comparison.theoretical, comparison.size),
         lost=nonfinite(comparison, Status.FAIL),
         unfit=comparison.unfit,
         outside=comparison.outside,
@@ -207,26 +207,24 @@ def _ranked(result: PairResult, row: int, column: int) -> Worst:
 def entry_at(result: PairResult, row: int, column: int) -> Entry:
     """One entry of the Jacobian as the record holds it."""
     comparison, (x, y) = result.comparison, (result.x, result.y)
-    judged, numerical = float(comparison.theoretical[row, column]), float(comparison.numerical[row, column])
-    status = Status(int(comparison.status[row, column]))
+    entry = comparison.at(row, column)
+    judged, status = entry.theoretical, entry.status
     failed, fits = status == Status.FAIL, status in PASSED
     reason = "" if failed or fits else status.name.lower()
-    slopes = comparison.slopes.get(row)
-    rows, columns = np.asarray([row]), np.asarray([column])
     place = _place(result, row, column)
     return Entry(
         x=_index(x, place[0]),
         y=_index(y, place[1]),
         point=result.point,
         theoretical=_ours(result, place) if result.stated is not None else judged,
-        numerical=numerical,
-        noise=float(comparison.noise[row, column]),
-        pattern=pattern(judged, numerical, (*x.shape, *y.shape)) if failed else reason,
+        numerical=entry.numerical,
+        noise=entry.noise,
+        pattern=pattern(judged, entry.numerical, (*x.shape, *y.shape)) if failed else reason,
         status="fail" if failed else status.name.lower().replace("_", "-") if fits else "inconclusive",
         part=_part(x, y, *place),
         reason=reason,
-        unseen=float(unseen(comparison, rows, columns)[0]) if reason else None,
-        slopes=None if slopes is None else (float(slopes[0, column]), float(slopes[1, column])),
+        unseen=unseen_at(comparison, row, column) if reason else None,
+        slopes=entry.slopes,
         given=judged if result.stated is not None else None,
     )
 
@@ -273,8 +271,9 @@ def added(parts: Sequence[Figures]) -> Figures:
     return Figures(sum(squares), max(largest, default=0.0), sum(zeros), sum(bad), sum(entries))
 
 
-def _figures(jacobian: Array) -> Figures:
-    squares, largest, zeros, bad = 0.0, 0.0, 0, 0
+def _figures(jacobian: Array, entries: int) -> Figures:
+    """Figures of a Jacobian of so many entries; those that are not in an array of cells are zeros."""
+    squares, largest, zeros, bad = 0.0, 0.0, entries - jacobian.size, 0
     for rows in blocks(*jacobian.shape):
         part = jacobian[rows]
         finite = part if np.isfinite(part).all() else part[np.isfinite(part)]
@@ -282,7 +281,7 @@ def _figures(jacobian: Array) -> Figures:
         largest = max(largest, float(np.max(np.abs(finite), initial=0.0)))
         zeros += part.size - int(np.count_nonzero(part))
         bad += part.size - finite.size
-    return Figures(squares, largest, zeros, bad, jacobian.size)
+    return Figures(squares, largest, zeros, bad, entries)
 
 
 def _largest(values: Array) -> float:

@@ -24,8 +24,9 @@ from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences, by_
 from gradcheck_cli.jacobian.precise import heard
 from gradcheck_cli.op import Op
 from gradcheck_cli.op.batching import loop
+from gradcheck_cli.verdict.agreement import agree
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, CHEAP_RUNGS, Estimate, rung
-from gradcheck_cli.verdict.rule import agree, epsilon
+from gradcheck_cli.verdict.rule import epsilon
 
 _ENTRIES = 3  # of an operand that are moved alone, beside a random direction of all of them
 _PLACES = 8  # entries of which it is looked at what reads them

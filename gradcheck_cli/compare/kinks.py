@@ -49,10 +49,11 @@ def _settled(
     numeric: Numeric, old: Comparison, tied: Array, crossed: dict[int, Array], sides: tuple[Slopes, Slopes], exact: bool
 ) -> Comparison:
     """The comparison with what the slopes from both sides say of the rows `tied`."""
-    left, right = (numeric.estimated(side.estimate) for side in sides)
-    t, first, largest = old.theoretical[tied], old.status[tied], old.ground.at(tied)
+    left, right = (numeric.estimated(side.estimate, tied) for side in sides)
+    t, first, ground = old.theoretical[tied], old.status[tied], old.ground.of(tied)
     passed = np.isin(first, PASSED)
-    made, apart = judge_between(t, left, right, largest, numeric.floor(tied, largest), old.tolerance, passed)
+    floor = numeric.floor(tied, ground.at())
+    made, apart = judge_between(t, left, right, ground, floor, old.tolerance, passed)
     if numeric.mixed:  # between slopes of random directions anything can hide
         made = np.where((made == Status.KINK_OK) & ~(passed & exact), Status.JUMP, made)
     made = np.where((sides[0].guarded | sides[1].guarded)[:, None], Status.JUMP, made)

@@ -29,6 +29,7 @@ from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobian.columns import Theory
 from gradcheck_cli.jacobian.cost import forward_work
 from gradcheck_cli.jacobian.directions import Directions, flat
 from gradcheck_cli.jacobian.jacobian import (
@@ -124,18 +125,6 @@ class PairJob(Struct, frozen=True):
     budget: Budget
 
 
-class Theory(Struct, frozen=True):
-    """The theoretical side of a comparison: `values`, and how far some roundings move them, computed when asked for.
-
-    `ground` is that of the whole Jacobian where `values` are some of its rows, `backward` the pass that they come from.
-    """
-
-    values: Array
-    spread: Callable[[], Array]
-    ground: Ground | None = None
-    backward: Backward | None = None
-
-
 class _Told(Struct, frozen=True):
     """Some rows in long doubles: a mask of entries that are right there, and both sides."""
 
@@ -167,6 +156,7 @@ class Numeric:
             known if known is None or self.finite.all() else replace(known, largest=self.cleared(known.largest))
         )
         self.theory = theory
+        self.cells = None if theory is None else theory.cells
         self.lengthened = 0  # entries that float64 left open for rounding, told in long doubles
         self.disputed = np.zeros(directions.count, bool)  # rows in which the two numerical sides contradict each other
         self._noise: Array | None = None
@@ -180,7 +170,9 @@ class Numeric:
 
     def ground(self, theoretical: Array, numerical: Array) -> Ground:
         """The entries that others are small beside: in the whole Jacobian, where these are some of its rows."""
-        return ground_of(theoretical, numerical, self.directions.sizes) if self.known is None else self.known
+        if self.known is None:
+            return ground_of(theoretical, numerical, self.directions.sizes, self.cells)
+        return self.known
 
     @property
     def mixed(self) -> bool:
@@ -206,15 +198,18 @@ class Numeric:
         """Zeros for what belongs to entries of y that are not finite."""
         return values if self.finite.all() else np.where(self.finite, values, 0.0)
 
-    def projected(self, values: Array) -> Array:
-        """Derivatives of y as the comparison wants them: weighted sums in a directional check."""
+    def projected(self, values: Array, rows: slice | Array = slice(None)) -> Array:
+        """Derivatives of y, of all or some rows, as the comparison wants them: cells, or weighted sums."""
         values = self.cleared(values)
-        return values if self.weights is None else values @ self.weights.T
+        if self.weights is not None:
+            return values @ self.weights.T
+        return values if self.cells is None else self.cells.of(rows).kept(values)
 
-    def estimated(self, estimate: Estimate) -> Estimate:
+    def estimated(self, estimate: Estimate, rows: slice | Array = slice(None)) -> Estimate:
         """The same for an estimate."""
         if self.weights is None:
-            return Estimate(*(self.cleared(part) for part in (estimate.value, estimate.error, estimate.rounding)))
+            parts = estimate.value, estimate.error, estimate.rounding
+            return Estimate(*(self.projected(part, rows) for part in parts))
         bounds = (self.cleared(part) for part in (estimate.error, estimate.rounding))
         size = np.abs(self.weights).T
         lost = (~np.isfinite(self.cleared(estimate.error))).astype(float) @ (size > 0) > 0
@@ -228,8 +223,9 @@ class Numeric:
         """
         along = self._along(rows)
         own = self.cleared(own_rounding(self.program))
-        noise = own if self.weights is None else np.sqrt(self.weights**2 @ own**2)
-        return np.maximum(16 * noise[None, :] / along[:, None], 2 * EPS * largest)
+        noise = (own if self.weights is None else np.sqrt(self.weights**2 @ own**2))[None, :]
+        noise = noise if self.cells is None else noise[0, self.cells.columns[rows]]
+        return np.maximum(16 * noise / along[:, None], 2 * EPS * largest)
 
     def reach(self, rows: Array) -> Array:
         """The slopes of y as far as they matter at all, `(rows, 1)`: those that move its largest entry by rtol."""
@@ -315,13 +311,15 @@ class Numeric:
         """The comparison by the complex step; what it does not pass, and a few rows more, by the ladder too."""
         together = None
         if isinstance(self.directions, Colored):
-            together = grouped_complex_step(self.program, self.directions, self.job.budget)
+            together = grouped_complex_step(self.program, self.directions, self.job.budget, self.cells)
         if together is None:
+            theory, theoretical = self.uncompressed(theory, theoretical)
             value = self.projected(by_complex_step(self.program, self.directions, self.job.budget))
         else:
             value = self.cleared(together)
         status, ground = self._screened(theoretical, value, alone=together is None)
-        noise = np.broadcast_to(4 * EPS * ground.largest, value.shape)
+        elsewhere = 4 * EPS * ground.largest
+        noise = np.broadcast_to(elsewhere, value.shape) if self.cells is None else elsewhere[self.cells.columns]
         for rows in self.pieces(np.flatnonzero(status.any(axis=1))):
             blur = self._blur(rows, value[rows])
             left = _beyond(theoretical[rows], value[rows], blur)  # the others are rounding errors of zero
@@ -330,13 +328,26 @@ class Numeric:
             if still.any():
                 noise, open_ = noise if noise.flags.writeable else noise.copy(), rows[still]
                 blur = np.fmax(blur[still], _SAFETY * self.projected_spread(theory)[open_])
-                status[open_], noise[open_] = self._confirmed(theoretical, value, ground, status, open_, blur)
+                known = status[open_] == Status.PASS
+                status[open_], error = self._confirmed(theoretical, value, ground, status, open_, blur)
+                noise[open_] = np.where(known, noise[open_], error)
                 status[open_] = self._excused(theoretical[open_], value[open_], status[open_], open_)
         theoretical, value, status = self._in_long_doubles(theoretical, value, status, ground)
         wrong = audited(self, value, ground, status)
         if wrong is not None:
             status, noise = np.where(wrong, np.int8(Status.NOISE), status), np.where(wrong, np.inf, noise)
-        return Comparison(theoretical, value, noise, status, self.job.tolerance, known=ground)
+        return Comparison(
+            theoretical, value, noise, status, self.job.tolerance, known=ground, cells=self.cells,
+            elsewhere=0.0 if self.cells is None else elsewhere,
+        )  # fmt: skip
+
+    def uncompressed(self, theory: Theory, theoretical: Array) -> tuple[Theory, Array]:
+        """The theoretical side with every entry, and its values as the comparison wants them, which has no cells then."""
+        if theory.cells is None:
+            return theory, theoretical
+        self.theory = theory = theory.whole(self.job.budget)
+        self.cells = None
+        return theory, self.cleared(theory.values)
 
     def _in_long_doubles(
         self, theoretical: Array, value: Array, status: Array, ground: Ground
@@ -370,14 +381,16 @@ class Numeric:
             return None
         part, weights = self.directions.part(rows), np.eye(columns) if self.weights is None else self.weights
         try:
-            (given, exact), spread = self._both_long(backward, part, weights)
+            (given, exact), spread = self._both_long(backward, rows, part, weights)
         except _NO_KERNEL:
             return None
         right = _agree(given, exact, ground.at(rows), self.job.tolerance, _SAFETY * spread)
         near = _agree(theoretical[rows], exact, ground.at(rows), _ROUGH)
         return _Told(rows, np.isin(status[rows], (Status.NOISE, Status.FAIL)) & right & near, given, exact)
 
-    def _both_long(self, backward: Backward, part: Directions, weights: Array) -> tuple[tuple[Array, Array], Array]:
+    def _both_long(
+        self, backward: Backward, rows: Array, part: Directions, weights: Array
+    ) -> tuple[tuple[Array, Array], Array]:
         """Derivatives by the rules and by the kernels in long doubles, and how far rounding may carry them apart."""
         from gradcheck_cli.jacobian.precise import Both  # few checks need it
 
@@ -385,8 +398,8 @@ class Numeric:
 
         def sides(rounding: int | None = None) -> tuple[Array, Array]:
             given = both.by_rules(part, weights, rounding)
-            given = self.cleared(given) if self.weights is None else given
-            return given, self.projected(both.by_kernels(self.program, part, rounding))
+            given = self.projected(given, rows) if self.weights is None else given
+            return given, self.projected(both.by_kernels(self.program, part, rounding), rows)
 
         given, exact = sides()
         moved = [np.abs(one - given) + np.abs(other - exact) for one, other in map(sides, range(ROUNDED_RUNS))]
@@ -425,11 +438,11 @@ class Numeric:
     def _confirmed(
         self, theoretical: Array, value: Array, ground: Ground, status: Array, open_: Array, blur: Array
     ) -> tuple[Array, Array]:
-        """Statuses and error bounds of rows that the complex step did not pass; `blur` are their rounding errors.
+        """Statuses of rows that the complex step did not pass, error bounds of what it did not; `blur`: rounding errors.
 
         An entry fails if it is off by more than that, and the ladder, as far as it sees, does not say otherwise.
         """
-        ladder = self.estimated(self.ladder(open_, ALL_RUNGS).estimate)
+        ladder = self.estimated(self.ladder(open_, ALL_RUNGS).estimate, open_)
         t, d, tolerance, largest = theoretical[open_], value[open_], self.job.tolerance, ground.at(open_)
         # What the complex step can tell from zero is no trifle, however small it is.
         floor = np.where(np.abs(d) > blur, blur, np.maximum(self.floor(open_, largest), blur))
@@ -445,8 +458,7 @@ class Numeric:
         self.disputed[open_] |= (disputed & (result == Status.NOISE)).any(axis=1)
         error = np.fmin(blur / 8, np.where(np.isfinite(ladder.value), ladder.error, np.inf))
         error = np.where(disputed, np.abs(d - ladder.value), error)
-        passed = status[open_] == Status.PASS
-        return np.where(passed, Status.PASS, result).astype(np.int8), np.where(passed, 4 * EPS * np.abs(d), error)
+        return np.where(status[open_] == Status.PASS, Status.PASS, result).astype(np.int8), error
 
     def contradicted(self, exact: Array, blur: Array | float, ladder: Estimate, largest: Array) -> Array:
         """Entries of which the ladder sees, and sees something else than the complex step."""
@@ -464,7 +476,7 @@ class Numeric:
             return status
         part, spread = self.directions.part(rows[some]), np.zeros((len(some), value.shape[1]))
         for moved in moved_inside(self.program, ROUNDED_RUNS):
-            there = self.projected(by_complex_step(moved, part, self.job.budget))
+            there = self.projected(by_complex_step(moved, part, self.job.budget), rows[some])
             np.fmax(spread, np.abs(there - value[some]), out=spread)
         with np.errstate(invalid="ignore"):
             explained = np.abs(theoretical[some] - value[some]) <= np.max(spread, axis=0)  # a mean is that of all rows
@@ -481,7 +493,7 @@ class Numeric:
 
     def _complex(self, rows: Array, rounding: int | None = None) -> Array:
         part = self.directions if len(rows) == self.directions.count else self.directions.part(rows)
-        return self.projected(by_complex_step(self.program, part, self.job.budget, rounding))
+        return self.projected(by_complex_step(self.program, part, self.job.budget, rounding), rows)
 
     def ladder(self, rows: Array, ks: Sequence[int]) -> Rows:
         """Some rows by Richardson's ladder."""

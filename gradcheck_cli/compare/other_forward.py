@@ -64,6 +64,7 @@ def with_forward(
     found: PairResult, program: Program, job: PairJob, theirs: OtherForward, resolution: float = RESOLVED
 ) -> PairResult:
     """The comparison with y as another forward run evaluates it, which may hide `resolution` of the largest entry of y."""
+    found = replace(found, comparison=found.comparison.whole())  # another forward run may read what ours does not
     return ForwardComparison(found, program, job, theirs, resolution).found()
 
 

@@ -25,13 +25,13 @@ from gradcheck_cli.compare.counts import counted
 from gradcheck_cli.compare.kinks import kink_notes, with_ties
 from gradcheck_cli.compare.ladder import Numeric, laddered
 from gradcheck_cli.compare.ladder import PairJob as PairJob
-from gradcheck_cli.compare.ladder import Theory as Theory
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.coloring import Structure
-from gradcheck_cli.jacobian.directions import Directions, reals
+from gradcheck_cli.jacobian.columns import Theory as Theory
+from gradcheck_cli.jacobian.directions import Directions, flat, reals
 from gradcheck_cli.jacobian.jacobian import Backward, Colored, by_differences
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.differences import CENTRAL, STENCILS
@@ -55,11 +55,15 @@ class Comparer(ABC):
         """The comparison for one x."""
         before = Counter(program.evaluations)
         theory, directions = self.sides(program, position)
-        numeric = Numeric(program, directions, job, self.weights, theory.ground, theory)
-        theoretical = theory.values if self.weights is not None else numeric.cleared(theory.values)
         method: str = job.method
         if method in ("auto", "complex-step"):
             method = "complex-step" if program.obstacle is None else "richardson"
+        if method != "complex-step" or not np.isfinite(flat(program.tape.values[program.outputs[0]])).all():
+            theory = theory.whole(
+                job.budget
+            )  # differences bound zeros too; columns of y that is not finite are left out
+        numeric = Numeric(program, directions, job, self.weights, theory.ground, theory)
+        theoretical = theory.values if self.weights is not None else numeric.cleared(theory.values)
         if method == "complex-step":
             comparison = numeric.complex_step(theory, theoretical)
         elif method == "richardson":
@@ -120,7 +124,7 @@ def _placed(found: PairResult, structure: Structure) -> PairResult:
     """The comparison with what fails outside of the sparsity pattern counted: no number is needed to see it is wrong."""
     status = found.comparison.status
     count = found.comparison.count(Status.FAIL)
-    pattern, outside = structure.pattern if count else None, 0
+    pattern, outside = structure.pattern if count and found.comparison.cells is None else None, 0
     if pattern is not None:
         for some in blocks(*status.shape):
             rows, columns = np.nonzero(status[some] == Status.FAIL)

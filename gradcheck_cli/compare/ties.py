@@ -26,7 +26,7 @@ from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, reals, shaped
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, forward_noise
 from gradcheck_cli.verdict.differences import CHEAP_RUNGS, Estimate, richardson, rms, rungs, scales
-from gradcheck_cli.verdict.rule import UNIT, Comparison, Status, Tolerance, allowance, magnitude
+from gradcheck_cli.verdict.rule import UNIT, Comparison, Status, Tolerance, allowance, blocks, magnitude
 
 DIRECTIONS = 8  # that keep all ties: as many groups of tied entries can be told apart
 REST = 1e-11  # of what entries give: how far directions may be from keeping a tie
@@ -185,21 +185,24 @@ def _sums(moves: Moves, found: Mapping[str, Comparison]) -> tuple[Array, Array]:
     given: Array | float = 0.0
     slack: Array | float = 0.0
     for x, comparison in found.items():
-        v, jacobian = moves[x], comparison.theoretical
-        given = given + v @ jacobian
-        allowed = allowance(magnitude(jacobian, comparison.numerical), comparison.ground.at(), comparison.tolerance)
-        noise = np.broadcast_to(comparison.noise, jacobian.shape)
-        known = np.isfinite(noise)
-        lost = (np.abs(v) > 0).astype(float) @ (~known).astype(float) > 0
-        accepted = allowed + 8 * np.where(known, noise, 0.0) + REST * np.abs(jacobian)
-        slack = slack + np.where(lost, np.inf, np.abs(v) @ accepted)
+        for rows in blocks(*comparison.shape):
+            v, part = moves[x][:, rows], comparison.rows(rows)
+            jacobian = part.theoretical
+            given = given + v @ jacobian
+            allowed = allowance(magnitude(jacobian, part.numerical), part.ground.at(), part.tolerance)
+            noise = np.broadcast_to(part.noise, jacobian.shape)
+            known = np.isfinite(noise)
+            lost = (np.abs(v) > 0).astype(float) @ (~known).astype(float) > 0
+            accepted = allowed + 8 * np.where(known, noise, 0.0) + REST * np.abs(jacobian)
+            slack = slack + np.where(lost, np.inf, np.abs(v) @ accepted)
     return np.asarray(given), np.asarray(slack)
 
 
 def _with_failures(
-    program: Program, found: Mapping[str, PairResult], moves: Moves, given: Array, astray: Misfit, nodes: str
+    program: Program, results: Mapping[str, PairResult], moves: Moves, given: Array, astray: Misfit, nodes: str
 ) -> dict[str, PairResult]:
     """The comparisons with tied entries that fail together; their numerical side is the nearest that fits."""
+    found = {x: replace(each, comparison=each.comparison.whole()) for x, each in results.items()}
     at = {x: np.isin(each.comparison.status, (Status.KINK_OK,)) for x, each in found.items()}
     failed = {x: (each.comparison.status == Status.FAIL).any(axis=0) for x, each in found.items()}
     columns = np.flatnonzero(astray.wrong.any(axis=0) & ~np.logical_or.reduce(list(failed.values())))

@@ -23,6 +23,7 @@ from gradcheck_cli.jacobian.cost import SOON, forward_work, pattern_work
 from gradcheck_cli.jacobian.directions import reach, reals, taken
 from gradcheck_cli.op.batching import Operands, elementwise
 from gradcheck_cli.op.sparsity import EvaluatedNode, SparsityRule, everything, same_place
+from gradcheck_cli.verdict.rule import Nonzeros, cells_of
 
 BITS = 64  # of a word
 
@@ -53,11 +54,11 @@ class Pattern(Struct, frozen=True):
         return Pattern(words, self.columns)
 
     def blocks(self) -> Iterator[tuple[range, Array, Array]]:
-        """Some rows at a time: the entries `(row, column)` of these rows, counted from the first of them."""
+        """Some rows at a time: the entries `(row, column)` of these rows in their order, counted from the first."""
         for number, word in enumerate(self.words):
             columns = np.flatnonzero(word)
             bits = np.unpackbits(word[columns].astype("<u8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
-            which, rows = np.nonzero(bits)
+            rows, which = np.nonzero(bits.T)
             yield range(BITS * number, min(BITS * (number + 1), self.rows)), rows, columns[which]
 
     def holds(self, rows: Array, columns: Array) -> Array:
@@ -162,15 +163,21 @@ _MEETING = 0.75  # of rows drawn at random, in one column: all of them will not 
 _NO_PATTERN = (*FAILURES, MemoryError)
 
 
-class Coloring(Struct, frozen=True):
+class Coloring(Struct, frozen=True, dict=True):
     """Colors of the rows of a Jacobian `(rows, columns)`, and its entries that may differ from zero: `row` and `column`
-    of each."""
+    of each, by row."""
 
     colors: Array
     count: int
     columns: int
     row: Array
     column: Array
+
+    @cached_property
+    def cells(self) -> Nonzeros | None:
+        """The entries as cells of their rows; None where these are not few."""
+        found = cells_of(self.row, self.column, (len(self.colors), self.columns))
+        return found if found.sparse else None
 
     def entries(self, answers: Array) -> Array:
         """The entries out of what the probes of all colors give, `(..., count, columns)`."""

@@ -37,7 +37,7 @@ from gradcheck_cli.jacobian.directions import (
 )
 from gradcheck_cli.op.boxes import Stack
 from gradcheck_cli.verdict.differences import CENTRAL, CHEAP_RUNGS, Estimate, Stencil, richardson, rungs, two_steps
-from gradcheck_cli.verdict.rule import Ground, Grounds, epsilon
+from gradcheck_cli.verdict.rule import Ground, Grounds, Nonzeros, epsilon
 
 
 class Rows(Struct, frozen=True):
@@ -424,11 +424,13 @@ class _Groups(Directions):
         return directions
 
 
-def grouped_complex_step(program: Program, rows: Colored, budget: Budget) -> Array | None:
-    """As `by_complex_step`; None where groups cannot serve."""
-    answers = by_complex_step(program, _Groups(rows, np.ones(rows.count)), budget)
-    entries = rows.coloring.entries(answers)
-    return rows.coloring.whole(entries) if _serves(program, rows, entries, np.zeros(1), budget) else None
+def grouped_complex_step(program: Program, rows: Colored, budget: Budget, cells: Nonzeros | None) -> Array | None:
+    """As `by_complex_step`, or `cells` of it alone; None where groups cannot serve."""
+    answers, coloring = by_complex_step(program, _Groups(rows, np.ones(rows.count)), budget), rows.coloring
+    entries = coloring.entries(answers)
+    if not _serves(program, rows, entries, np.zeros(1), budget):
+        return None
+    return coloring.whole(entries) if cells is None else cells.filled(entries)
 
 
 def grouped_ladder(program: Program, rows: Colored, ks: Sequence[int], noise: Array, budget: Budget) -> Rows | None:

@@ -2,6 +2,10 @@
 
 A mismatch counts only beyond the error bound of the numerical side; an entry that the bound cannot resolve is
 inconclusive, never a pass and never a failure.
+
+A Jacobian may be compressed: of each row only the entries that may differ from zero by the structure of a model.  An
+array of such cells has a row for each row of the Jacobian, and as many columns as the fullest row has such entries.
+Other rows are filled up with zeros, which are no entries and pass whatever judges entries.
 """
 
 from __future__ import annotations
@@ -10,9 +14,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.verdict.differences import Estimate
@@ -22,9 +28,9 @@ UNIT = 2.0**-53
 RTOL, ATOL = 5e-7, 0.0
 NEGLIGIBLE = 1e-9
 _COMPARABLE = 64.0  # sizes of x within this factor are of one scale
-FLOOR = 10.0  # errors of results of two implementations are at least relative to the largest entry divided by this
 GROUND = 1e-2  # share of a column's largest entry that relative errors are at least relative to
 _LEAST = float(np.finfo(float).smallest_subnormal)
+_WORTH = 4  # times as many entries as cells: what is kept of fewer is the whole Jacobian
 UNDERFLOW = 1e-250  # products of numbers below this lose digits
 HUGE = 1e150  # squares of numbers beyond this, or below its inverse, are no floating-point numbers
 
@@ -61,12 +67,98 @@ class Tolerance:
     floor: float = math.inf  # an entry counts as at least that largest one divided by this
 
 
+class Nonzeros(Struct, frozen=True, dict=True):
+    """Places in a Jacobian `(rows, width)` of the entries that may differ from zero.
+
+    `columns[r, k]` is the column of the k-th one of row r, for k below `lengths[r]`; beyond that it is 0 and counts
+    for nothing.
+    """
+
+    columns: Array
+    lengths: Array
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the Jacobian."""
+        return len(self.columns), self.width
+
+    @cached_property
+    def count(self) -> int:
+        """Number of entries."""
+        return int(self.lengths.sum())
+
+    @cached_property
+    def mask(self) -> Array:
+        """The cells that are entries, and fill no row up."""
+        return np.arange(self.columns.shape[1]) < self.lengths[:, None]
+
+    @property
+    def sparse(self) -> bool:
+        """True where keeping the cells alone saves much."""
+        return _WORTH * self.columns.size <= len(self.columns) * self.width
+
+    def of(self, rows: slice | Array) -> Nonzeros:
+        """The cells of some rows."""
+        return Nonzeros(self.columns[rows], self.lengths[rows], self.width)
+
+    def kept(self, whole: Array) -> Array:
+        """The cells of a Jacobian."""
+        return self.cleared(np.take_along_axis(whole, self.columns, axis=1))
+
+    def cleared(self, values: Array) -> Array:
+        """The same values with zeros where a row is filled up."""
+        return values if self.count == self.columns.size else np.where(self.mask, values, values.dtype.type(0))
+
+    def filled(self, entries: Array) -> Array:
+        """The cells of entries in the order of rows, and of columns in each."""
+        found = np.zeros(self.columns.shape, entries.dtype)
+        found[self.mask] = entries
+        return found
+
+    def whole(self, values: Array, elsewhere: Array | float = 0.0) -> Array:
+        """The Jacobian of some cells; what is in none of them is `elsewhere`, a number for each column."""
+        found = np.zeros(self.shape, values.dtype)
+        if np.any(elsewhere):
+            found += elsewhere
+        rows, places = np.nonzero(self.mask)
+        found[rows, self.columns[rows, places]] = values[rows, places]
+        return found
+
+    def summed(self, values: Array) -> Array:
+        """The sum of the cells of each column, `(width,)`."""
+        return np.bincount(self.columns.reshape(-1), values.reshape(-1), self.width)
+
+    def most(self, values: Array) -> Array:
+        """The largest of the cells of each column, none of which is negative, `(width,)`."""
+        found = np.zeros(self.width)
+        np.maximum.at(found, self.columns.reshape(-1), values.reshape(-1))
+        return found
+
+    def place(self, row: int, column: int) -> int | None:
+        """The number of a column among the cells of a row; None where it is in none of them."""
+        at = np.flatnonzero(self.columns[row, : self.lengths[row]] == column)
+        return int(at[0]) if len(at) else None
+
+
+def cells_of(row: Array, column: Array, shape: tuple[int, int]) -> Nonzeros:
+    """The cells of entries, given by row and column and sorted by row."""
+    lengths = np.bincount(row, minlength=shape[0])
+    columns = np.zeros((shape[0], int(np.max(lengths, initial=0))), np.int32)
+    starts = np.cumsum(lengths) - lengths
+    columns[row, np.arange(len(row)) - starts[row]] = column
+    return Nonzeros(columns, lengths, shape[1])
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Both Jacobians of a pair `(x_size, y_size)`, the numerical one's error bound, and a `Status` for each entry.
 
     `noise` may be a broadcast view: bounds by column.  `slopes` has the slopes measured from the left and from the
     right for rows at a tie: row -> `(2, y_size)`.
+
+    With `cells` all of these arrays are of cells.  Entries elsewhere are zero on both sides and pass; `elsewhere` bounds
+    what the numerical side can have wrong of them.
     """
 
     theoretical: Array
@@ -80,11 +172,59 @@ class Comparison:
     unfit: int = 0  # failed entries at a tie that are outside of the slopes from both sides
     outside: int = 0  # failed entries that are zero by the structure of the model
     known: Ground | None = None  # ground of the whole Jacobian, if these are some of its rows, or as measured
+    cells: Nonzeros | None = None
+    elsewhere: Array | float = 0.0  # by column
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the part of the Jacobian that is compared."""
+        rows, columns = self.status.shape if self.cells is None else self.cells.shape
+        return rows, columns
+
+    @property
+    def size(self) -> int:
+        """Number of entries that are compared."""
+        return math.prod(self.shape)
 
     @property
     def ground(self) -> Ground:
         """The sizes that entries are compared with to be negligible."""
-        return ground_of(self.theoretical, self.numerical) if self.known is None else self.known
+        if self.known is None:
+            return ground_of(self.theoretical, self.numerical, cells=self.cells)
+        return self.known
+
+    def rows(self, some: slice | Array = slice(None)) -> Comparison:
+        """Some rows, or all, with every entry; what is known of ties and branches is left out of some."""
+        if (cells := self.cells) is None:
+            parts = self.theoretical[some], self.numerical[some], self.noise[some], self.status[some]
+            return Comparison(*parts, self.tolerance, known=self.ground.of(some))
+        here = cells.of(some)
+        theoretical, numerical = (here.whole(values[some]) for values in (self.theoretical, self.numerical))
+        noise, status = here.whole(self.noise[some], self.elsewhere), here.whole(self.status[some])
+        known = self.ground.of(some).everywhere()
+        return Comparison(theoretical, numerical, noise, status, self.tolerance, known=known)
+
+    def whole(self) -> Comparison:
+        """The same comparison with every entry of the Jacobian, none of them compressed."""
+        if (cells := self.cells) is None:
+            return self
+        every = self.rows()
+        return replace(
+            self, theoretical=every.theoretical, numerical=every.numerical, noise=every.noise, status=every.status,
+            slopes={row: cells.of(np.asarray([row, row])).whole(sides) for row, sides in self.slopes.items()},
+            known=every.known, cells=None, elsewhere=0.0,
+        )  # fmt: skip
+
+    def at(self, row: int, column: int) -> Judged:
+        """One entry of the Jacobian."""
+        place = column if self.cells is None else self.cells.place(row, column)
+        slopes = self.slopes.get(row)
+        if place is None:
+            noise = float(np.broadcast_to(self.elsewhere, self.shape[1:])[column])
+            return Judged(0.0, 0.0, noise, Status.PASS, None if slopes is None else (0.0, 0.0))
+        given, right, noise = (float(each[row, place]) for each in (self.theoretical, self.numerical, self.noise))
+        sides = None if slopes is None else (float(slopes[0, place]), float(slopes[1, place]))
+        return Judged(given, right, noise, Status(int(self.status[row, place])), sides)
 
     @property
     def scale(self) -> Array:
@@ -94,13 +234,24 @@ class Comparison:
     def count(self, *statuses: Status) -> int:
         """The number of entries that have one of the statuses."""
         if self.clean:
-            return self.status.size * (Status.PASS in statuses)
-        return sum(int(np.count_nonzero(self.status == status)) for status in statuses)
+            return self.size * (Status.PASS in statuses)
+        found = sum(int(np.count_nonzero(self.status == status)) for status in statuses)
+        return found + (self.size - self.status.size) * (Status.PASS in statuses)
 
     @property
     def clean(self) -> bool:
         """True if every entry passes."""
         return not self.status.any()
+
+
+class Judged(NamedTuple):
+    """One entry of a comparison: both sides, the bound of the numerical one, the status, and slopes at a tie."""
+
+    theoretical: float
+    numerical: float
+    noise: float
+    status: Status
+    slopes: tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,33 +261,49 @@ class Ground:
     A feature on a much larger scale than others, such as a time in seconds among shares, has small derivatives that
     matter as much.  If rows differ that much in `scale`, `(rows,)`, the size for a row is at most the derivative that
     would move y, by the row's scale, as much as any row does: `effect`, `(y_size,)`, has the largest product of an
-    entry and its scale.
+    entry and its scale.  With `cells` sizes are asked for cells.
     """
 
     largest: Array
     effect: Array | None = None
     scale: Array | None = None
+    cells: Nonzeros | None = None
 
     def at(self, rows: slice | Array = slice(None)) -> Array:
         """The sizes for some rows, in a shape that broadcasts with theirs."""
+        columns = ... if self.cells is None else self.cells.columns[rows]
+        largest = self.largest[columns]
         if self.effect is None or self.scale is None:
-            return self.largest
+            return largest
         share = self.scale[rows, None]
         with np.errstate(divide="ignore", over="ignore"):
-            by_effect = np.where(share > 0, self.effect / share, np.inf)
-        return np.where(_COMPARABLE * by_effect < self.largest, by_effect, self.largest)
+            by_effect = np.where(share > 0, self.effect[columns] / share, np.inf)
+        return np.where(_COMPARABLE * by_effect < largest, by_effect, largest)
 
-    def of(self, rows: Array) -> Ground:
+    def of(self, rows: slice | Array) -> Ground:
         """The ground of some rows."""
-        return self if self.scale is None else replace(self, scale=self.scale[rows])
+        scale = None if self.scale is None else self.scale[rows]
+        return replace(self, scale=scale, cells=None if self.cells is None else self.cells.of(rows))
+
+    def everywhere(self) -> Ground:
+        """The same sizes, for all entries of a row."""
+        return self if self.cells is None else replace(self, cells=None)
+
+    def raised(self, size: Array) -> Array:
+        """The sizes for these rows, no less than the largest `size` of theirs for the same y, or than their own."""
+        if self.effect is not None:
+            return np.maximum(self.at(), size)
+        if self.cells is None:
+            return np.maximum(self.largest, np.max(size, axis=0, initial=0.0))
+        return np.maximum(self.largest, self.cells.most(size))[self.cells.columns]
 
 
 class Grounds:
     """Builds the ground of a whole Jacobian from its columns; `scale` has the size of x in each of its rows."""
 
-    def __init__(self, scale: Array | None, columns: int) -> None:
-        scale, none = _relative(scale), np.zeros(columns)
-        self.found = Ground(none) if scale is None else Ground(none, none.copy(), scale)
+    def __init__(self, scale: Array | None, columns: int, cells: Nonzeros | None = None) -> None:
+        scale, none, self.cells = _relative(scale), np.zeros(columns), cells
+        self.found = Ground(none, None if scale is None else none.copy(), scale, cells)
         self._by = None if scale is None else np.where(scale > 0, scale, np.min(scale[scale > 0]))
 
     def add(self, theoretical: Array, numerical: Array, columns: slice = slice(None)) -> None:
@@ -144,15 +311,21 @@ class Grounds:
         largest, effect = self.found.largest[columns], self.found.effect
         for rows in blocks(*theoretical.shape):
             size = magnitude(theoretical[rows], numerical[rows])
-            np.maximum(largest, np.max(size, axis=0, initial=0.0), out=largest)
+            np.maximum(largest, self._most(size, rows), out=largest)
             if effect is not None and self._by is not None:
-                most = np.max(size * self._by[rows, None], axis=0, initial=0.0)
+                most = self._most(size * self._by[rows, None], rows)
                 np.maximum(effect[columns], most, out=effect[columns])
 
+    def _most(self, size: Array, rows: slice) -> Array:
+        """The largest size in each column of some rows."""
+        return np.max(size, axis=0, initial=0.0) if self.cells is None else self.cells.of(rows).most(size)
 
-def ground_of(theoretical: Array, numerical: Array, scale: Array | None = None) -> Ground:
+
+def ground_of(
+    theoretical: Array, numerical: Array, scale: Array | None = None, cells: Nonzeros | None = None
+) -> Ground:
     """The ground of both sides of a whole Jacobian; `scale` has the size of x for each row, 0 if unknown."""
-    grounds = Grounds(scale, theoretical.shape[1])
+    grounds = Grounds(scale, theoretical.shape[1] if cells is None else cells.width, cells)
     grounds.add(theoretical, numerical)
     return grounds.found
 
@@ -215,70 +388,6 @@ def screened(
     return status
 
 
-def held(one: Array, other: Array, tolerance: Tolerance, ground: Ground, rounding: Array | float = 0.0) -> Comparison:
-    """The comparison of numbers that two implementations give: beyond the tolerance and `rounding` an entry fails.
-
-    Entries that are NaN, or the same infinity, in both are left out.
-    """
-    gap, rounding = gaps(one, other), np.broadcast_to(rounding, one.shape)
-    failed = gap > allowance(magnitude(one, other), ground.at(), tolerance) + rounding
-    status = np.where(failed, Status.FAIL, np.where(np.isfinite(one) | failed, Status.PASS, Status.LEFT_OUT))
-    return Comparison(one, other, rounding, status.astype(np.int8), tolerance, known=ground)
-
-
-def gaps(one: Array, other: Array) -> Array:
-    """Distances of entries: 0 for two NaNs and for the same infinity, infinite where only one is finite."""
-    here, there = wide(one), wide(other)
-    with np.errstate(invalid="ignore"):
-        gap = np.abs(here - there)
-        same = (here == there) | (np.isnan(here) & np.isnan(there))
-    return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
-
-
-def agree(one: Array, other: Array, allowed: Array | float) -> bool:
-    """True if two results have one shape and are nowhere farther apart than allowed."""
-    return one.shape == other.shape and not bool((gaps(one, other) > allowed).any())
-
-
-def sizes(values: Array) -> Array:
-    """Sizes that rounding is relative to: an entry, or a tenth of the largest, whose rounding reaches small ones."""
-    size = np.abs(wide(values))
-    size = np.where(np.isfinite(size), size, 0.0)
-    return np.asarray(np.maximum(size, np.max(size, initial=0.0) / FLOOR))
-
-
-def farthest(one: Array, other: Array, size: Array | float) -> tuple[float, float]:
-    """The largest difference, and the largest relative to `size`; infinite if the shapes differ."""
-    if one.shape != other.shape:
-        return math.inf, math.inf
-    gap = gaps(one, other)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(gap == 0, 0.0, gap / size)
-    return float(np.max(gap, initial=0.0)), float(np.max(relative, initial=0.0))
-
-
-def difference(one: Array, other: Array, allowed: Array | float) -> str:
-    """Sentence on the entry that differs most of those that are farther apart than allowed; "" if there is none."""
-    if one.shape != other.shape:
-        return f"its shape is {_place(one.shape)} here and {_place(other.shape)} there"
-    gap = gaps(one, other)
-    apart = gap > allowed
-    if not apart.any():
-        return ""
-    worst = np.unravel_index(int(np.argmax(np.where(apart, gap, -1.0))), gap.shape)
-    most = f"{_place(worst)}: {wide(one)[worst]:.6g} here, {wide(other)[worst]:.6g} there"
-    return f"{int(apart.sum())} of {gap.size} entries differ, most of all {most}"
-
-
-def _place(position: Sequence[Any]) -> str:
-    return f"[{','.join(map(str, position))}]"
-
-
-def wide(values: Array) -> Array:
-    """Values in double precision."""
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
-
-
 def judge(
     theoretical: Array,
     estimate: Estimate,
@@ -312,19 +421,19 @@ def judge_between(
     theoretical: Array,
     left: Estimate,
     right: Estimate,
-    largest: Array,
+    ground: Ground,
     floor: Array,
     tolerance: Tolerance,
     passed: Array,
 ) -> tuple[Array, Array]:
     """A `Status` for each entry of rows at a tie, by the slopes from both sides, and a mask of where these differ.
 
-    Arguments as in `judge`; `passed` marks entries that another numerical estimate finds right already.
+    Arguments as in `judge`, `ground` is that of these rows; `passed` marks entries that another numerical estimate
+    finds right already.
     """
     low, high = np.fmin(left.value, right.value), np.fmax(left.value, right.value)
     size = np.maximum(magnitude(theoretical, left.value), magnitude(theoretical, right.value))
-    most = np.max(size, axis=0, initial=0.0) if largest.ndim == 1 else size  # slopes may be larger than the ground
-    allow = allowance(size, np.maximum(largest, most), tolerance)
+    allow = allowance(size, ground.raised(size), tolerance)  # slopes may be larger than the ground
     tol = 8 * np.maximum(left.error, right.error) + 64 * UNIT * size
     finite = np.isfinite(left.value) & np.isfinite(right.value)
     with np.errstate(invalid="ignore"):
@@ -389,13 +498,13 @@ def errors(comparison: Comparison) -> tuple[float, float]:
     Entries that could not be judged do not count, unless none could.
     """
     theoretical, numerical, ground = comparison.theoretical, comparison.numerical, comparison.ground
-    judged = comparison.count(*PASSED, Status.FAIL) > 0
+    judged, clean = comparison.count(*PASSED, Status.FAIL) > 0, comparison.clean
     absolute, relative = 0.0, 0.0
     for rows in blocks(*theoretical.shape):
         with np.errstate(invalid="ignore", divide="ignore"):
             gap = theoretical[rows] - numerical[rows]
             np.abs(gap, out=gap)
-            if not comparison.clean:
+            if not clean:
                 status = comparison.status[rows]
                 gap[~np.isin(status, (*PASSED, Status.FAIL)) if judged else status == Status.LEFT_OUT] = 0.0
                 gap[np.isnan(gap) & (status == Status.FAIL)] = np.inf  # no number is as far away as NaN
@@ -411,10 +520,11 @@ def errors(comparison: Comparison) -> tuple[float, float]:
 
 def apart(comparison: Comparison, v: Array, u: Array) -> float:
     """The sum of the differences of both sides, weighted by `(x_size,)` and `(y_size,)`."""
-    total = 0.0
+    total, cells = 0.0, comparison.cells
     for rows in blocks(*comparison.status.shape):
         gap = comparison.theoretical[rows] - comparison.numerical[rows]
-        total += float(v[rows] @ (np.abs(gap, out=gap) @ u))
+        gap = np.abs(gap, out=gap)
+        total += float(v[rows] @ (gap @ u if cells is None else np.sum(gap * u[cells.columns[rows]], axis=1)))
     return total
 
 
@@ -426,25 +536,38 @@ def worst(comparison: Comparison, count: int | None = None) -> list[tuple[int, i
         rows, columns = at = np.nonzero((status != Status.PASS) & (status != Status.LEFT_OUT))
         gap = np.abs(comparison.theoretical[some][at] - comparison.numerical[some][at])
         rank = np.where(status[at] == Status.FAIL, 0, np.where(status[at] == Status.KINK_OK, 2, 1))
+        columns = columns if comparison.cells is None else comparison.cells.columns[some][at]
         keys = np.stack([columns, rows + some.start, -np.where(np.isfinite(gap), gap, np.inf), rank])
         found = np.concatenate([found, keys], axis=1)
         found = found[:, np.lexsort(found)[:count]]
     return [(int(row), int(column)) for column, row in found[:2].T]
 
 
-def unseen(comparison: Comparison, rows: Array, columns: Array) -> Array:
-    """The size that an error of some entries must have to be detected for certain; infinite if none would be."""
+def unseen(comparison: Comparison, rows: Array, places: Array) -> Array:
+    """The size that an error of some entries must have to be detected for certain; infinite if none would be.
+
+    `places` are columns, or numbers of cells of their rows.
+    """
     theoretical, numerical = comparison.theoretical, comparison.numerical
-    size = magnitude(theoretical[rows, columns], numerical[rows, columns])
-    tol = 8 * comparison.noise[rows, columns] + 64 * UNIT * size
-    allow = allowance(size, _ground_at(comparison, rows, columns), comparison.tolerance)
-    measured = np.isin(comparison.status[rows, columns], (*PASSED, Status.FAIL, Status.NOISE, Status.CURVATURE))
+    size = magnitude(theoretical[rows, places], numerical[rows, places])
+    tol = 8 * comparison.noise[rows, places] + 64 * UNIT * size
+    allow = allowance(size, _ground_at(comparison, rows, places), comparison.tolerance)
+    measured = np.isin(comparison.status[rows, places], (*PASSED, Status.FAIL, Status.NOISE, Status.CURVATURE))
     return np.where(measured & np.isfinite(tol), allow + 2 * tol, np.inf)
 
 
-def _ground_at(comparison: Comparison, rows: Array, columns: Array) -> Array:
+def unseen_at(comparison: Comparison, row: int, column: int) -> float:
+    """The same of one entry that is not zero by the structure of the model."""
+    place = column if comparison.cells is None else comparison.cells.place(row, column)
+    assert place is not None
+    return float(unseen(comparison, np.asarray([row]), np.asarray([place]))[0])
+
+
+def _ground_at(comparison: Comparison, rows: Array, places: Array) -> Array:
+    columns = places if comparison.cells is None else comparison.cells.columns[rows, places]
     some, place = np.unique(columns, return_inverse=True)
-    if (known := comparison.known) is None:
+    known = comparison.known if comparison.cells is None else comparison.ground
+    if known is None:
         return largest_by_column(comparison.theoretical[:, some], comparison.numerical[:, some])[place]
     if known.effect is None:
         return known.largest[columns]

@@ -21,6 +21,7 @@ from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobian.columns import Theory
 from gradcheck_cli.jacobian.directions import flat, flat_stack, reals, shaped
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward
 from gradcheck_cli.op import zero
@@ -48,20 +49,20 @@ class Broken:
 class Laws:
     """The laws of one backward pass, and of the forward runs from each of its xs to y.
 
-    `columns` are the theoretical Jacobians, where all columns were computed; `some` are the rows of them that were.
+    `theories` are the theoretical Jacobians, where all columns were computed; `some` are the rows of them that were.
     `anew` is another pass from the same y, for which all rules were applied once more.
     """
 
     def __init__(
         self,
         backward: Backward,
-        columns: Sequence[Array],
+        theories: Sequence[Theory],
         seed: int,
         budget: Budget,
         anew: Descended | None = None,
         some: Sequence[range] | None = None,
     ) -> None:
-        self.backward, self.columns, self.budget = backward, columns, budget
+        self.backward, self.theories, self.budget = backward, theories, budget
         self.some = [range(reals(backward.tape.values[x])) for x in backward.xs] if some is None else some
         self.anew = anew if backward.seed.dtype.kind == "f" else None
         self.position, self.tolerance = 0, Tolerance()  # of the current x
@@ -74,7 +75,7 @@ class Laws:
     def broken(self, position: int, program: Program, comparison: Comparison, tolerance: Tolerance) -> list[Broken]:
         """The laws that do not hold for one x, of the first kind that fails; `comparison` is that of its entries."""
         self.position, self.tolerance = position, tolerance
-        if not comparison.status.size:
+        if not comparison.size:
             return []
         size = np.abs(program.tape.values[program.probes[0]])
         # products neither overflow nor underflow
@@ -143,7 +144,7 @@ class Laws:
             else:
                 law = "J^T (2 u - 3 w) is not 2 J^T u - 3 J^T w"
                 yield Broken(WRONG, f"{rule} is not linear in the cotangent: {law}", unit)
-        elif self.columns and not all(self._alone(position, turn) for turn in range(len(self.chosen))):
+        elif self.theories and not all(self._alone(position, turn) for turn in range(len(self.chosen))):
             mixing = self._beside(np.eye(min(self.u.size, 1 << 8), self.u.size))
             where = ": columns are others when each runs alone" if mixing is None else f", from {node_of(mixing)} on"
             yield Broken(WRONG, f"{_BESIDE}{where}", mixing)
@@ -151,7 +152,7 @@ class Laws:
     def _alone(self, position: int, turn: int) -> bool:
         """True if a column of the Jacobian is the same when it runs alone."""
         column, rows = int(self.chosen[turn]), slice(self.some[position].start, self.some[position].stop)
-        row, stacked = self._columns_alone[turn][position][0][rows], self.columns[position][:, column]
+        row, stacked = self._columns_alone[turn][position][0][rows], self.theories[position].column(column)
         return not self._beyond(row - stacked, row, lambda: self._spread(position, self._unit(column))[0][rows])
 
     def _rule(self, fault: str) -> tuple[str, Unit | None]:
@@ -205,7 +206,7 @@ class Laws:
         step are then tiny numbers instead of zeros.
         """
         x, some = program.tape.values[program.probes[0]], self.some[position]
-        if not program.steps or not program.analytic or comparison.status.shape != (len(some), self.u.size):
+        if not program.steps or not program.analytic or comparison.shape != (len(some), self.u.size):
             return
         if not comparison.theoretical.any():
             return

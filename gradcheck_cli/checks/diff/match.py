@@ -24,7 +24,8 @@ from gradcheck_cli.points.dims import declared_shape, symbol
 from gradcheck_cli.points.point import in_its_dtype
 from gradcheck_cli.results.record import Suspect
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.verdict.rule import agree, farthest, ground_of, magnitude, wide
+from gradcheck_cli.verdict.agreement import agree, farthest, wide
+from gradcheck_cli.verdict.rule import ground_of, magnitude
 
 _SHARE = 1e-2  # of the difference at the output: the least one inside
 

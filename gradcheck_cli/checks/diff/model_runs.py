@@ -28,18 +28,8 @@ from gradcheck_cli.jacobian.directions import flat, reals
 from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op import DTYPES, Ops
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.verdict.rule import (
-    FLOOR,
-    RTOL,
-    Comparison,
-    Status,
-    Tolerance,
-    epsilon,
-    gaps,
-    ground_of,
-    held,
-    wide,
-)
+from gradcheck_cli.verdict.agreement import FLOOR, gaps, held, wide
+from gradcheck_cli.verdict.rule import RTOL, Comparison, Status, Tolerance, epsilon, ground_of
 
 DRAWS = 4  # runs that measure rounding
 EXACT = 16  # reals of y up to which each gets a cotangent of its own

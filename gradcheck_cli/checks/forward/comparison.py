@@ -34,7 +34,7 @@ from gradcheck_cli.points.point import Point, in_its_dtype
 from gradcheck_cli.points.test_data import Expected
 from gradcheck_cli.results.record import FORWARD, Check, FirstNode, Forward
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.verdict.rule import difference, farthest, sizes
+from gradcheck_cli.verdict.agreement import difference, farthest, sizes
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.forward.stepwise import Differing, Roundings

@@ -29,7 +29,8 @@ from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.jacobian.cost import terms
 from gradcheck_cli.op import Ops, operator_of
-from gradcheck_cli.verdict.rule import agree, difference, epsilon, farthest, gaps, sizes, wide
+from gradcheck_cli.verdict.agreement import agree, difference, farthest, gaps, sizes, wide
+from gradcheck_cli.verdict.rule import epsilon
 
 FLOORS = {"float32": 1e-4, "float16": 1e-2, "float64": 1e-7, "bfloat16": 5e-2}  # of the largest entry of an output
 SHARE = 0.1  # of a floor, which measured rounding has to explain
