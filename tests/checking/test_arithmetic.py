@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.jacobian.directions import Directions
+from gradcheck_cli.verdict import agreement
 from gradcheck_cli.verdict import rule as verdict
 from gradcheck_cli.verdict.differences import richardson, rms
 from gradcheck_cli.verdict.rule import Comparison, Status, Tolerance
@@ -117,40 +118,40 @@ def test_numbers_that_should_be_equal_pass_or_fail_or_are_finite_in_neither(
     one: float, other: float, gap: float, status: Status
 ) -> None:
     a, b = np.array([[one], [1.0]]), np.array([[other], [1.0]])
-    np.testing.assert_allclose(verdict.gaps(a, b)[0, 0], gap, rtol=1e-9)
-    found = verdict.held(a, b, Tolerance(1e-3, 0.0, negligible=0.0), verdict.ground_of(a, b))
+    np.testing.assert_allclose(agreement.gaps(a, b)[0, 0], gap, rtol=1e-9)
+    found = agreement.held(a, b, Tolerance(1e-3, 0.0, negligible=0.0), verdict.ground_of(a, b))
     assert found.status[:, 0].tolist() == [status, Status.PASS]
-    assert verdict.agree(a, b, 1e-3) == (status != Status.FAIL)
-    assert bool(verdict.difference(a, b, 1e-3)) == (status == Status.FAIL)
-    np.testing.assert_allclose(verdict.farthest(a, b, 1.0), (gap, gap), rtol=1e-9)
+    assert agreement.agree(a, b, 1e-3) == (status != Status.FAIL)
+    assert bool(agreement.difference(a, b, 1e-3)) == (status == Status.FAIL)
+    np.testing.assert_allclose(agreement.farthest(a, b, 1.0), (gap, gap), rtol=1e-9)
     np.testing.assert_allclose(verdict.errors(found)[0], gap, rtol=1e-9)
 
 
 def test_numbers_of_other_shapes_are_nowhere_alike() -> None:
     a, b = np.zeros((2, 3)), np.zeros((3, 2))
-    assert not verdict.agree(a, b, INF)
-    assert verdict.farthest(a, b, 1.0) == (INF, INF)
-    assert verdict.difference(a, b, INF) == "its shape is [2,3] here and [3,2] there"
+    assert not agreement.agree(a, b, INF)
+    assert agreement.farthest(a, b, 1.0) == (INF, INF)
+    assert agreement.difference(a, b, INF) == "its shape is [2,3] here and [3,2] there"
 
 
 def test_small_entries_count_as_a_share_of_the_largest_if_the_tolerance_says_so() -> None:
     a, b = np.array([[1.0], [1e-6]]), np.array([[1.0], [2e-6]])
     ground = verdict.ground_of(a, b)
     for floor, failed, relative in ((np.inf, 1, 1e-4), (10.0, 0, 1e-5), (1e9, 1, 1e-4)):
-        found = verdict.held(a, b, Tolerance(1e-4, 0.0, 0.0, floor), ground)
+        found = agreement.held(a, b, Tolerance(1e-4, 0.0, 0.0, floor), ground)
         assert found.count(Status.FAIL) == failed
         np.testing.assert_allclose(verdict.errors(found)[1], relative, rtol=1e-6)
         assert found.tolerance.floor == floor
         if failed:
             np.testing.assert_allclose(verdict.needed(found), (0.5, 1e-6), rtol=1e-6)
-    strict = verdict.held(a, b, Tolerance(1e-6, 0.0, 0.0, 10.0), ground)
+    strict = agreement.held(a, b, Tolerance(1e-6, 0.0, 0.0, 10.0), ground)
     np.testing.assert_allclose(verdict.needed(strict), (1e-5, 1e-6), rtol=1e-6)
 
 
 def test_what_rounding_explains_is_allowed_beside_the_tolerance() -> None:
     a, b = np.array([[1.0], [1.0]]), np.array([[1.1], [1.1]])
     rounding = np.array([[0.05], [0.2]])
-    found = verdict.held(a, b, Tolerance(1e-3, 0.0, 0.0), verdict.ground_of(a, b), rounding)
+    found = agreement.held(a, b, Tolerance(1e-3, 0.0, 0.0), verdict.ground_of(a, b), rounding)
     assert found.status[:, 0].tolist() == [Status.FAIL, Status.PASS]
     assert np.array_equal(found.noise, rounding)
 

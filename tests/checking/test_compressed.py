@@ -38,9 +38,10 @@ def compared(program: Program, values: Array, cells: Nonzeros | None, method: Me
     spread = 1e-16 * np.abs(values)
     kept = (values, spread) if cells is None else (cells.kept(values), cells.kept(spread))
     theory = Theory(kept[0], lambda: kept[1], cells=cells)
-    return Full([theory], [Structure(program, Budget())]).compare(
-        program, 0, PairJob(method, None, Tolerance(), Budget())
-    )
+    with np.errstate(all="ignore"):
+        return Full([theory], [Structure(program, Budget())]).compare(
+            program, 0, PairJob(method, None, Tolerance(), Budget())
+        )
 
 
 def assert_same(short: PairResult, long: PairResult) -> None:
@@ -76,11 +77,12 @@ def assert_same_bounds(short: Comparison, long: Comparison) -> None:
 
 def values_for(right: Array, cells: Nonzeros) -> Iterator[Array]:
     """The theoretical side as it is, wrong in some entries, not finite in some, and zero."""
+    rng = np.random.default_rng(len(right))
     inside = cells.whole(np.ones(cells.columns.shape)) > 0
-    some = (RNG.random(right.shape) < 0.2) & inside
+    some = (rng.random(right.shape) < 0.2) & inside
     yield right
     yield np.where(some, right * 1.001 + 1e-3, right)
-    yield np.where(some & (RNG.random(right.shape) < 0.1), np.nan, right)
+    yield np.where(some & (rng.random(right.shape) < 0.1), np.nan, right)
     yield 0 * right
 
 
@@ -145,7 +147,7 @@ def assert_same_picture(program: Program, short: PairResult, long: PairResult) -
     np.testing.assert_array_equal(mine.tile.cells, theirs.tile.cells)
     for name in ("errors", "noise"):
         np.testing.assert_array_equal(getattr(mine, name).counts, getattr(theirs, name).counts)
-    assert mine.curve == theirs.curve
+    assert repr(mine.curve) == repr(theirs.curve)  # in which NaN is NaN
 
 
 CHAIN = ("Conv", "x w", "c", SAME), ("Tanh", "c", "t"), ("Conv", "t w", "y", SAME)
