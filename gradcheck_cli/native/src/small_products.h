@@ -69,7 +69,7 @@ void multiply_in_place(const SmallProducts<T> &product, const T *a, const T *b, 
 template <class T> using InPlace = void (*)(const SmallProducts<T> &, const T *a, const T *b, T *c, Index last);
 
 // How many vectors of columns a block of few rows takes, so that enough sums are in flight.
-constexpr int block_vectors(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
+constexpr int block_vectors(int rows) { return rows == 1 ? 8 : rows <= GRADCHECK_WIDE_ROWS ? 4 : 2; }
 
 // The heights of blocks: 1, 2, 3 ... rows, or 2, 4, 6 ... where they come in twos.
 template <Form form> constexpr int height_of(int entry) { return in_twos<form> ? 2 * entry + 2 : entry + 1; }
@@ -120,9 +120,11 @@ template <class T, int L, Form form> void multiply_narrow(const SmallProducts<T>
 }
 
 template <class T, Form form> void multiply_one(const SmallProducts<T> &p, const T *a, const T *b, T *c) {
-    constexpr Index each = in_twos<form> ? 2 : 1;
-    for (Index i = 0; i < p.m; i += GRADCHECK_DIRECT_ROWS) {
-        const Index rows = p.m - i < GRADCHECK_DIRECT_ROWS ? p.m - i : GRADCHECK_DIRECT_ROWS;
+    constexpr Index each = in_twos<form> ? 2 : 1, wide = GRADCHECK_WIDE_ROWS / 2 * 2;
+    const Index most = p.n > 2 * lanes<T> && wide > 2 ? wide : GRADCHECK_DIRECT_ROWS;
+    for (Index i = 0, rows = 0; i < p.m; i += rows) {
+        const Index blocks = (p.m - i + most - 1) / most;  // of about the same height
+        rows = each * (((p.m - i) / each + blocks - 1) / blocks);
         multiply_narrow<T, lanes<T>, form>(p, static_cast<int>(rows), a + i / each * p.a_row, b, c + i / each * p.c_row);
     }
 }

@@ -9,14 +9,17 @@
 #define GRADCHECK_VECTOR_BYTES 64
 #define GRADCHECK_PACKED_ROWS 14
 #define GRADCHECK_DIRECT_ROWS 8
+#define GRADCHECK_WIDE_ROWS 6
 #elif defined(__AVX2__)
 #define GRADCHECK_VECTOR_BYTES 32
 #define GRADCHECK_PACKED_ROWS 6
 #define GRADCHECK_DIRECT_ROWS 6
+#define GRADCHECK_WIDE_ROWS 3
 #else
 #define GRADCHECK_VECTOR_BYTES 16
 #define GRADCHECK_PACKED_ROWS 6
 #define GRADCHECK_DIRECT_ROWS 6
+#define GRADCHECK_WIDE_ROWS 3
 #endif
 
 // Asks for the cache line of an address that is written soon, or read; any address will do.
