@@ -2,7 +2,7 @@
 
 A model of 1 GB in float32 is one of 2 GB in float64, and no step needs more than a tensor or two of that.  So beyond
 `KEPT` bytes, a weight is widened for the step that reads it and dropped after that, and results that depend on weights
-alone (a transpose, a constant fill) are computed anew as well.
+alone (a transpose, a constant fill) are computed anew as well.  Products and convolutions read the narrow numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op
 
 LARGE = 1 << 20  # bytes: smaller tensors are always kept
-KEPT = 256 << 20  # bytes of widened constants that are kept, first come, first served
+KEPT = 64 << 20  # bytes of widened constants that are kept, first come, first served
 
 
 class Recipe:

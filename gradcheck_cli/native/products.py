@@ -25,6 +25,7 @@ _DTYPES: dict[tuple[bool, bool], DType] = {
 }
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 _HALF = {"float16", "bfloat16"}
+_WORTH_WIDENING = 16384  # float32 operands of this size or more are widened by the kernels
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -180,7 +181,8 @@ def _swap_channels(w: Array, rank: int, group: int) -> Array:
 def _settle(a: Array, b: Array) -> tuple[Array, Array, DType, bool] | None:
     """The operands in one precision, the dtype of their product and whether its reals are float64.
 
-    None if the native kernels do not multiply them.
+    The kernels widen large float32 operands beside float64 ones themselves, a part at a time.  None if the native
+    kernels do not multiply these dtypes.
     """
     left, right = _KINDS.get(a.dtype), _KINDS.get(b.dtype)
     if left is None or right is None or not native():
@@ -189,9 +191,13 @@ def _settle(a: Array, b: Array) -> tuple[Array, Array, DType, bool] | None:
         return a, b, _DTYPES[left], left[0]
     twofold = left[0] or right[0]
     if left[0] != right[0]:
-        a = a.astype(_DTYPES[twofold, left[1]], copy=False)
-        b = b.astype(_DTYPES[twofold, right[1]], copy=False)
+        a = a if _widened_inside(a) else a.astype(_DTYPES[twofold, left[1]], copy=False)
+        b = b if _widened_inside(b) else b.astype(_DTYPES[twofold, right[1]], copy=False)
     return a, b, _DTYPES[twofold, left[1] or right[1]], twofold
+
+
+def _widened_inside(x: Array) -> bool:
+    return x.size >= _WORTH_WIDENING and x.dtype == np.float32
 
 
 def _vectors(a: Array, b: Array) -> Array:

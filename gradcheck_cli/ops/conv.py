@@ -45,7 +45,7 @@ def conv(
     strides: Ints = (),
 ) -> Array:
     """x `(..., N, C, *space)` correlated with w `(..., M, C / group, *kernel)`, plus b `(..., M)`."""
-    y = native.conv(x, w, strides=strides, pads=pads, dilations=dilations, group=group)
+    y = native.conv(_as_wide(x, b), w, strides=strides, pads=pads, dilations=dilations, group=group)
     return biased(y, b, len(strides))
 
 
@@ -54,7 +54,13 @@ def conv_transpose(
     x: Array, w: Array, b: Array | None = None, *, output_padding: Ints = (), output_shape: Ints = (), **geometry: Any
 ) -> Array:
     """The transpose of `conv` in x: w is `(..., C, M / group, *kernel)`, the result `(..., N, M, *out)`."""
-    return biased(native.conv_transpose(x, w, output_padding=output_padding, **geometry), b, len(output_padding))
+    y = native.conv_transpose(_as_wide(x, b), w, output_padding=output_padding, **geometry)
+    return biased(y, b, len(output_padding))
+
+
+def _as_wide(x: Array, b: Array | None) -> Array:
+    """x in the precision of b: both x and w may be narrow constants."""
+    return x if b is None else x.astype(np.result_type(x, b.real), copy=False)
 
 
 def biased(y: Array, b: Array | None, rank: int) -> Array:
@@ -423,8 +429,8 @@ def _seeing(
 
 CONV: list[Op] = [
     Op("Conv", conv, conv_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv, sparsity=conv_sparsity, boxes=conv_boxes,
-       roles=trained(1, 2), space="windows", channels=1, cost="taps"),
+       widens=True, roles=trained(1, 2), space="windows", channels=1, cost="taps"),
     Op("ConvTranspose", conv_transpose, conv_transpose_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv_transpose,
-       sparsity=conv_transpose_sparsity, boxes=conv_transpose_boxes, roles=trained(1, 2), space="windows", channels=1,
-       cost="spread taps"),
+       sparsity=conv_transpose_sparsity, boxes=conv_transpose_boxes, widens=True, roles=trained(1, 2), space="windows",
+       channels=1, cost="spread taps"),
 ]  # fmt: skip

@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import gradcheck_cli as gc
+from gradcheck_cli import native
 from gradcheck_cli.autodiff.tape import Large, Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.autodiff.weights import KEPT, LARGE, TapeValues
@@ -108,6 +109,33 @@ def test_an_output_of_large_weights_that_nothing_reads_has_no_name() -> None:
     assert isinstance(parts[0], Large)
     assert [part.name for part in parts] == ["first", ""]
     assert parts[0].value.tolist() == [1]
+
+
+WINDOW = {"strides": (1, 1), "pads": (1, 0, 0, 1), "dilations": (1, 1), "group": 1}
+WIDENING: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
+    "MatMul": ([(3, 4), (4, 5)], {}),
+    "Conv": ([(2, 3, 6, 7), (4, 3, 2, 3), (4,)], WINDOW),
+    "ConvTranspose": ([(2, 3, 6, 7), (3, 4, 2, 3), (4,)], {**WINDOW, "output_padding": (0, 0)}),
+}
+
+
+def test_all_operators_that_widen_are_tested() -> None:
+    assert {op.name for op in gc.OPS.values() if op.widens} == set(WIDENING)
+
+
+@pytest.mark.parametrize("name", WIDENING)
+@pytest.mark.parametrize("kernels", ["native", "numpy"])
+def test_an_operator_that_widens_gives_the_same_with_one_wide_operand(name: str, kernels: Any) -> None:
+    shapes, metadata = WIDENING[name]
+    op = gc.OPS["", name]
+    narrow = [RNG.normal(size=shape).astype(np.float32) for shape in shapes]
+    wide = [x.astype(np.float64) for x in narrow]
+    with native.use(kernels):
+        want = op.forward(*wide, **metadata)
+        for i in range(len(shapes)):
+            got = op.forward(*narrow[:i], wide[i], *narrow[i + 1 :], **metadata)
+            assert got.dtype == np.float64
+            assert np.allclose(got, want, rtol=1e-13, atol=1e-13)
 
 
 def test_random_numbers_are_drawn_once() -> None:

@@ -177,5 +177,21 @@ def test_grouped_conv_of_one_channel_each(isa, left, right):
         assert np.array_equal(got, x * w[:, 0])
 
 
+@pytest.mark.parametrize("wide", ["float64", "complex128"])
+@pytest.mark.parametrize("m, k, n", [(1, 130, 140), (3, 130, 140), (16, 140, 130), (40, 300, 150), (200, 270, 90)])
+def test_large_single_matrices_are_widened_while_they_are_read(isa, m, k, n, wide):
+    for matrix, turn in itertools.product((whole((k, n), "float32"), whole((2, k, n), "float32")), (False, True)):
+        lines = np.asfortranarray(matrix) if turn else matrix[..., ::-1, :]
+        a, c = whole((2, m, k), wide, 1), whole((n, m), wide, 2)
+        same(native.matmul(a, lines), a, lines)
+        same(native.matmul(lines, c), lines, c)
+        same(native.matmul(lines, c[:, :1]), lines, c[:, :1])
+    x = whole((2, 20, 9, 11), wide)
+    for channels in (20, 40):
+        w = whole((channels, 20, 5, 5), "float32", 1)
+        how = {"strides": (1, 2), "pads": (1, 1, 2, 0), "dilations": (1, 1)}
+        assert np.array_equal(native.conv(x, w, **how), native.conv(x, w.astype(np.float64), **how))
+
+
 def test_panels_are_known_for_every_instruction_set():
     assert set(ISAS) <= set(PANELS)

@@ -45,7 +45,7 @@ bool conv_in_place(const View &x, const View &w, const View &y, const std::vecto
     const Kernels<T> &kernels = instruction_set().of<T>();
     const Index unit = x.complex ? 2 : 1, m = static_cast<Index>(tables.a_rows.size()), width = y.size(-1) * unit;
     const bool rows = strides.back() == 1 && x.stride(-1) == unit && y.stride(-1) == unit && width >= kernels.lanes;
-    if (w.complex || !rows || m > few_channels)
+    if (w.complex || w.narrow || x.narrow || !rows || m > few_channels)
         return false;
     std::vector<BatchAxis> all = batch;
     for (std::size_t i = 0; i + 1 < strides.size(); ++i) {
@@ -55,7 +55,7 @@ bool conv_in_place(const View &x, const View &w, const View &y, const std::vecto
     all = merged(all);
     const Index depth = static_cast<Index>(tables.a_depth.size());
     const Index a_row = m > 1 ? tables.a_rows[1] : 0, c_row = m > 1 ? tables.c_rows[1] : 0;
-    run<T>({m, width, depth, w.at<T>(), a_row, 0, x.at<T>(), 0, 1, tables.a_depth.data(), tables.b_depth.data(), y.at<T>(),
+    run<T>({m, width, depth, w.at<T>(), a_row, 0, x.numbers<T>(), 0, 1, tables.a_depth.data(), tables.b_depth.data(), y.at<T>(),
             c_row, 1, 0, Join::none, all.data(), static_cast<Index>(all.size()), count(all)},
            kernels.small);
     return true;
@@ -81,7 +81,7 @@ void conv(const View &x, const View &w, const View &y, const std::vector<Index> 
     if (conv_in_place<T>(x, w, y, strides, tables, batch))
         return;
     const Pairing kinds = pairing(w.complex, x.complex);
-    run(make_stack<T>(w.at<T>(), x.at<T>(), y.at<T>(), std::move(tables), kinds, merged(batch)));
+    run(make_stack<T>(w.numbers<T>(), x.numbers<T>(), y.at<T>(), std::move(tables), kinds, merged(batch)));
 }
 
 template void conv<float>(const View &, const View &, const View &, const std::vector<Index> &, const std::vector<Index> &, Index);

@@ -17,13 +17,13 @@ template <class T, int Rows, int Lines> struct LineSums {
 };
 
 // Columns [first, count), L at a time and the rest by fewer.
-template <class T, int Rows, int Lines, int L>
-void add_lines(const LineSums<T, Rows, Lines> &to, Index first, Index count, const T *b, Index step) {
+template <class T, class S, int Rows, int Lines, int L>
+void add_lines(const LineSums<T, Rows, Lines> &to, Index first, Index count, const S *b, Index step) {
     for (; first + L <= count; first += L) {
         Vector<T, L> line[Lines];
         GRADCHECK_UNROLL
         for (int k = 0; k < Lines; ++k)
-            line[k] = load<T, L>(b + k * step + first);
+            line[k] = load_as<T, L>(b + k * step + first);
         GRADCHECK_UNROLL
         for (int i = 0; i < Rows; ++i) {
             Vector<T, L> sum = {};
@@ -36,7 +36,7 @@ void add_lines(const LineSums<T, Rows, Lines> &to, Index first, Index count, con
         }
     }
     if constexpr (L > 1)
-        add_lines<T, Rows, Lines, L / 2>(to, first, count, b, step);
+        add_lines<T, S, Rows, Lines, L / 2>(to, first, count, b, step);
 }
 
 // Where the i-th row of sums has its row of A.
@@ -45,15 +45,15 @@ template <class T> const T *left_row(const SmallProducts<T> &p, const T *a, Inde
 }
 
 // Adds `Lines` lines from the depth `at` on to all rows, of which four at most share a line in registers.
-template <class T, int Lines>
-void add_lines_to_rows(const SmallProducts<T> &p, Index at, Index count, const T *a, const T *b, T *sums, Index row) {
+template <class T, class S, int Lines>
+void add_lines_to_rows(const SmallProducts<T> &p, Index at, Index count, const T *a, const S *b, T *sums, Index row) {
     const auto some = [&](auto rows, Index i) {
         constexpr int Rows = decltype(rows)::value;
         LineSums<T, Rows, Lines> to = {{}, sums + i * row, row, at > 0};
         for (int r = 0; r < Rows; ++r)
             for (int k = 0; k < Lines; ++k)
                 to.scale[r][k] = left_row(p, a, i + r)[(at + k) * p.a_depth];
-        add_lines<T, Rows, Lines, lanes<T>>(to, 0, count, b + at * p.b_depth, p.b_depth);
+        add_lines<T, S, Rows, Lines, lanes<T>>(to, 0, count, b + at * p.b_depth, p.b_depth);
     };
     Index i = 0;
     for (; i + 4 <= p.m; i += 4)
@@ -65,7 +65,7 @@ void add_lines_to_rows(const SmallProducts<T> &p, Index at, Index count, const T
 }
 
 // One product; C has unit columns.
-template <class T> void multiply_lines_of(const SmallProducts<T> &p, const T *a, const T *b, T *c) {
+template <class T, class S> void multiply_lines_of(const SmallProducts<T> &p, const T *a, const S *b, T *c) {
     constexpr Index lines = 8, most = 1024;
     T *buffer = nullptr;
     if (p.join != Join::none)
@@ -75,9 +75,9 @@ template <class T> void multiply_lines_of(const SmallProducts<T> &p, const T *a,
         T *sums = buffer == nullptr ? c + j : buffer;
         Index k = 0;
         for (; k + lines <= p.depth; k += lines)
-            add_lines_to_rows<T, lines>(p, k, count, a, b + j, sums, row);
+            add_lines_to_rows<T, S, lines>(p, k, count, a, b + j, sums, row);
         for (; k < p.depth; ++k)
-            add_lines_to_rows<T, 1>(p, k, count, a, b + j, sums, row);
+            add_lines_to_rows<T, S, 1>(p, k, count, a, b + j, sums, row);
         if (p.join == Join::complex)
             for (Index i = 0; i < p.m; i += 2)
                 for (Index x = 0; x < count; x += 2) {
@@ -99,7 +99,12 @@ template <class T> void multiply_lines_of(const SmallProducts<T> &p, const T *a,
 // Products [first, last) of the stack.
 template <class T> void multiply_lines(const SmallProducts<T> &p, Index first, Index last) {
     for_places(p.batch, p.batch_rank, first, last,
-               [&](const Place &at) { multiply_lines_of(p, p.a + at.a, p.b + at.b, p.c + at.c); });
+               [&](const Place &at) {
+                   if (p.b.narrow)
+                       multiply_lines_of(p, p.a + at.a, p.b.single() + at.b, p.c + at.c);
+                   else
+                       multiply_lines_of(p, p.a + at.a, p.b.wide() + at.b, p.c + at.c);
+               });
 }
 
 }  // namespace gradcheck::GRADCHECK_ISA

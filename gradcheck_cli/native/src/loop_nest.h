@@ -92,21 +92,6 @@ void write_tile(const Product<T> &product, const Index *rows, Index m, const Col
     }
 }
 
-// Panels of B for some of the columns of a block, each followed by the next.
-template <class T> void pack_right(const Product<T> &product, Span depth, Span columns, T *out) {
-    constexpr Index width = Blocks<T>::width;
-    const Index size = width * (depth.last - depth.first);
-    Index j = pack_right_lines<T, width>(product, depth, columns, out);
-    for (; j < columns.last; j += width) {
-        const Span panel = {j, smaller(j + width, columns.last)};
-        T *to = out + (j - columns.first) / width * size;
-        if (panel.last - panel.first <= lanes<T>)
-            pack_right_panel<T, lanes<T>>(product, depth, panel, to);
-        else
-            pack_right_panel<T, width>(product, depth, panel, to);
-    }
-}
-
 // One block of A, packed, by all panels of a block of B: these are packed for the first block of A, some at a time just
 // before they are needed.
 template <class T> void multiply_block(const Product<T> &product, Span rows, Span columns, Span depth, const T *a, T *b, bool first) {
@@ -139,7 +124,7 @@ template <class T> void multiply_packed(const Product<T> &product, Span rows, Sp
             const Span depth = {p, smaller(p + Block::depth, product.depth)};
             for (Index i = rows.first; i < rows.last; i += Block::rows) {
                 const Span down = {i, smaller(i + Block::rows, rows.last)};
-                pack_left_panels<T, Block::rows>(product, down, depth, a);
+                pack_left<T, Block::rows>(product, down, depth, a);
                 multiply_block(product, down, across, depth, a, b, i == rows.first);
             }
         }

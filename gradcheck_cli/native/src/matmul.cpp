@@ -58,13 +58,13 @@ bool fits_dots(const Matrices &x, Pairing pairing) {
 }
 
 // Whether B is so large, and its lines so long, that it pays to read it in order.
-template <class T> bool fits_lines(const Matrices &x) {
+template <class T> bool fits_lines(const Matrices &x, bool narrow) {
     constexpr Index size = sizeof(T), page = 4096, large = 1 << 18;
-    return x.m <= few_rows && x.b_column == 1 && std::abs(x.b_depth) * size >= page && x.n * x.depth * size >= large;
+    return x.m <= few_rows && x.b_column == 1 && (narrow || (std::abs(x.b_depth) * size >= page && x.n * x.depth * size >= large));
 }
 
 // The product of the transposes, transposed.
-void turn(Matrices &x, const void *&a, const void *&b, std::vector<BatchAxis> &batch) {
+template <class T> void turn(Matrices &x, Numbers<T> &a, Numbers<T> &b, std::vector<BatchAxis> &batch) {
     std::swap(a, b);
     x = {x.n, x.m, x.depth, x.b_column, x.b_depth, x.a_depth, x.a_row, x.c_column, x.c_row};
     for (BatchAxis &axis : batch)
@@ -72,9 +72,9 @@ void turn(Matrices &x, const void *&a, const void *&b, std::vector<BatchAxis> &b
 }
 
 template <class T>
-SmallProducts<T> small(const Matrices &x, const void *a, const void *b, void *c, Index b_unit, Join join, const std::vector<BatchAxis> &batch) {
-    return {x.m, x.n, x.depth, static_cast<const T *>(a), x.a_row, x.a_depth, static_cast<const T *>(b), x.b_depth,
-            x.b_column, nullptr, nullptr, static_cast<T *>(c), x.c_row, x.c_column, b_unit, join, batch.data(),
+SmallProducts<T> small(const Matrices &x, Numbers<T> a, Numbers<T> b, T *c, Index b_unit, Join join, const std::vector<BatchAxis> &batch) {
+    return {x.m, x.n, x.depth, a.wide(), x.a_row, x.a_depth, b, x.b_depth,
+            x.b_column, nullptr, nullptr, c, x.c_row, x.c_column, b_unit, join, batch.data(),
             static_cast<Index>(batch.size()), count(batch)};
 }
 
@@ -82,7 +82,7 @@ SmallProducts<T> small(const Matrices &x, const void *a, const void *b, void *c,
 
 template <class T> void matmul(const View &left, const View &right, const View &c) {
     const Pairing kinds = pairing(left.complex, right.complex);
-    const void *a = left.data, *b = right.data;
+    Numbers<T> a = left.numbers<T>(), b = right.numbers<T>();
     Matrices x = {c.size(-2),       c.size(-1),       left.size(-1), left.stride(-2), left.stride(-1),
                   right.stride(-2), right.stride(-1), c.stride(-2),  c.stride(-1)};
     std::vector<BatchAxis> batch = merged(batch_axes(left, 2, right, 2, c, 2));
@@ -92,18 +92,20 @@ template <class T> void matmul(const View &left, const View &right, const View &
         turn(x, a, b, batch);
     const Kernels<T> &kernels = instruction_set().of<T>();
     if (fits_dots(x, kinds)) {
-        run(small<T>(x, a, b, c.data, 0, Join::none, batch), kernels.dots);
+        if (a.narrow)
+            turn(x, a, b, batch);
+        run(small<T>(x, a, b, c.at<T>(), 0, Join::none, batch), kernels.dots);
         return;
     }
     Index b_unit;
     Matrices real = x;
-    if (fits_in_place(real, kinds, b_unit)) {
-        run(small<T>(real, a, b, c.data, b_unit, join(kinds), batch), fits_lines<T>(real) ? kernels.lines : kernels.small);
+    if (!a.narrow && fits_in_place(real, kinds, b_unit) && (!b.narrow || fits_lines<T>(real, b.narrow))) {
+        run(small<T>(real, a, b, c.at<T>(), b_unit, join(kinds), batch), fits_lines<T>(real, b.narrow) ? kernels.lines : kernels.small);
         return;
     }
     Tables tables = {steps(x.m, x.a_row),    steps(x.depth, x.a_depth), steps(x.depth, x.b_depth),
                      steps(x.n, x.b_column), steps(x.m, x.c_row),       steps(x.n, x.c_column)};
-    run(make_stack<T>(static_cast<const T *>(a), static_cast<const T *>(b), c.at<T>(), std::move(tables), kinds,
+    run(make_stack<T>(a, b, c.at<T>(), std::move(tables), kinds,
                       std::move(batch)));
 }
 

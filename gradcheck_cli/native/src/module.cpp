@@ -35,7 +35,14 @@ class Buffer {
         const bool complex = buffer_.itemsize == 2 * real;
         if (buffer_.itemsize != real && !complex)
             throw nb::type_error("operands and result are not of one precision");
-        return {buffer_.buf, complex, real, buffer_.ndim, buffer_.shape, buffer_.strides};
+        return {buffer_.buf, complex, false, real, buffer_.ndim, buffer_.shape, buffer_.strides};
+    }
+
+    // As an operand, which may hold floats beside doubles.
+    View operand(Index real) const {
+        if (real != sizeof(double) || buffer_.itemsize != sizeof(float))
+            return view(real);
+        return {buffer_.buf, false, true, sizeof(float), buffer_.ndim, buffer_.shape, buffer_.strides};
     }
 
     // Whether every element lies on a multiple of the size of its reals.
@@ -63,9 +70,9 @@ class Buffer {
 template <class Body> bool with_views(nb::handle left, nb::handle right, nb::handle result, bool twofold, const Body &body) {
     const Buffer a(left, false), b(right, false), c(result, true);
     const Index real = twofold ? sizeof(double) : sizeof(float);
-    if (!a.aligned(real) || !b.aligned(real))
+    const View x = a.operand(real), y = b.operand(real), z = c.view(real);
+    if (!a.aligned(x.real) || !b.aligned(y.real))
         return false;
-    const View x = a.view(real), y = b.view(real), z = c.view(real);
     nb::gil_scoped_release release;
     if (twofold)
         body(x, y, z, double());

@@ -4,9 +4,17 @@
 #include <cstring>
 
 #include "product.h"
+#include "scratch.h"
 #include "vectors.h"
 
 namespace gradcheck::GRADCHECK_ISA {
+
+// An operand as it is packed: its numbers, and where its rows or columns and the steps of the depth lie.
+template <class T> struct Source {
+    const T *at;
+    const Axis &positions;
+    const Index *depth;
+};
 
 // Those of positions [first, last) of the axis.
 inline void offsets(const Axis &axis, Index first, Index last, Index *out) {
@@ -124,36 +132,50 @@ template <class T> void transpose_runs(const T *source, const Index *depth, Inde
 }
 
 // One panel of B: (depth, Width), where columns beyond the last repeat the first and are never stored.
-template <class T, int Width> void pack_right_panel(const Product<T> &product, Span depth, Span columns, T *out) {
+template <class T, int Width> void pack_right_panel(const Source<T> &from, Span depth, Span columns, T *out) {
     Index at[Width];
-    offsets(product.b_columns, columns.first, columns.last, at);
+    offsets(from.positions, columns.first, columns.last, at);
     const Index present = columns.last - columns.first, count = depth.last - depth.first;
     for (Index j = present; j < Width; ++j)
         at[j] = at[j % 2 < present ? j % 2 : 0];
-    const Index *lines = product.b_depth + depth.first;
+    const Index *lines = from.depth + depth.first;
     if (4 * runs(at, Width) <= Width)  // four at once and more are worth a vector, two still beat single ones
-        copy_runs<T, Width>(product.b, lines, count, at, out);
+        copy_runs<T, Width>(from.at, lines, count, at, out);
     else if (4 * runs(lines, count) <= count)
-        transpose_runs(product.b, lines, count, at, Index(Width), out);
+        transpose_runs(from.at, lines, count, at, Index(Width), out);
     else if (2 * runs(at, Width) <= Width)
-        copy_runs<T, Width>(product.b, lines, count, at, out);
+        copy_runs<T, Width>(from.at, lines, count, at, out);
     else
-        gather(product.b, lines, count, at, Index(Width), out);
+        gather(from.at, lines, count, at, Index(Width), out);
 }
 
 // Panels of B whose columns all lie side by side, line by line, as far as they are whole; gives the first column left.
-template <class T, int Width> Index pack_right_lines(const Product<T> &product, Span depth, Span columns, T *out) {
+template <class T, int Width> Index pack_right_lines(const Source<T> &from, Span depth, Span columns, T *out) {
     constexpr Index most = 4;
     Index at[most * Width];
     const Index panels = (columns.last - columns.first) / Width, count = depth.last - depth.first;
-    offsets(product.b_columns, columns.first, columns.first + panels * Width, at);
+    offsets(from.positions, columns.first, columns.first + panels * Width, at);
     if (panels == 0 || !contiguous(at, panels * Width))
         return columns.first;
-    const Index *lines = product.b_depth + depth.first;
+    const Index *lines = from.depth + depth.first;
     for (Index p = 0; p < count; ++p, out += Width)
         for (Index panel = 0; panel < panels; ++panel)
-            std::memcpy(out + panel * count * Width, product.b + lines[p] + at[0] + panel * Width, Width * sizeof(T));
+            std::memcpy(out + panel * count * Width, from.at + lines[p] + at[0] + panel * Width, Width * sizeof(T));
     return columns.first + panels * Width;
+}
+
+// Panels of `Width` columns of B, each followed by the next; the last may be half as wide.
+template <class T, int Width> void pack_right_panels(const Source<T> &from, Span depth, Span columns, T *out) {
+    const Index size = Width * (depth.last - depth.first);
+    Index j = pack_right_lines<T, Width>(from, depth, columns, out);
+    for (; j < columns.last; j += Width) {
+        const Span panel = {j, columns.last - j < Width ? columns.last : j + Width};
+        T *to = out + (j - columns.first) / Width * size;
+        if (panel.last - panel.first <= Width / 2)
+            pack_right_panel<T, Width / 2>(from, depth, panel, to);
+        else
+            pack_right_panel<T, Width>(from, depth, panel, to);
+    }
 }
 
 // One line of A: `count` elements, side by side or each on its own.
@@ -170,22 +192,52 @@ template <class T> void copy_line(const T *line, const Index *at, Index count, b
 
 // Panels of A for a block, (depth, rows) each.  Where the source runs along the depth each is transposed on the
 // way; elsewhere rows are likely to be neighbours, and a line of all panels is read before the next.
-template <class T, int Rows> void pack_left_panels(const Product<T> &product, Span rows, Span depth, T *out) {
+template <class T, int Rows> void pack_left_panels(const Source<T> &from, Span rows, Span depth, T *out) {
     constexpr Index height = GRADCHECK_PACKED_ROWS;
     Index at[Rows];
-    offsets(product.a_rows, rows.first, rows.last, at);
+    offsets(from.positions, rows.first, rows.last, at);
     const Index all = rows.last - rows.first, count = depth.last - depth.first;
-    const Index *lines = product.a_depth + depth.first;
+    const Index *lines = from.depth + depth.first;
     const auto panel = [&](Index i) { return all - i < height ? all - i : height; };
     if (4 * runs(lines, count) <= count) {
         for (Index i = 0; i < all; i += height)
-            transpose_runs(product.a, lines, count, at + i, panel(i), out + i * count);
+            transpose_runs(from.at, lines, count, at + i, panel(i), out + i * count);
         return;
     }
     const bool dense = contiguous(at, all);
     for (Index p = 0; p < count; ++p)
         for (Index i = 0; i < all; i += height)
-            copy_line(product.a + lines[p], at + i, panel(i), dense, out + i * count + p * panel(i));
+            copy_line(from.at + lines[p], at + i, panel(i), dense, out + i * count + p * panel(i));
+}
+
+// Calls pack(a source of floats, where to) and widens what it gives: `count` numbers.
+template <class T, class Pack> void widened(const Numbers<T> &numbers, const Axis &positions, const Index *depth, Index count, T *out, const Pack &pack) {
+    float *narrow = static_cast<float *>(scratch(Slot::narrow, static_cast<std::size_t>(count) * sizeof(float)));
+    pack(Source<float>{numbers.single(), positions, depth}, narrow);
+    for (Index i = 0; i < count; ++i)
+        out[i] = static_cast<T>(narrow[i]);
+}
+
+// Some panels of B; those of floats are packed as such and widened while they are in the cache.
+template <class T> void pack_right(const Product<T> &product, Span depth, Span columns, T *out) {
+    constexpr Index width = 2 * lanes<T>;
+    if (!product.b.narrow) {
+        pack_right_panels<T, width>({product.b.wide(), product.b_columns, product.b_depth}, depth, columns, out);
+        return;
+    }
+    const Index sums = columns.last - columns.first, over = sums % width;
+    const Index packed = sums - over + (over == 0 ? 0 : over <= width / 2 ? width / 2 : width);
+    widened(product.b, product.b_columns, product.b_depth, packed * (depth.last - depth.first), out,
+            [&](const Source<float> &from, float *to) { pack_right_panels<float, width>(from, depth, columns, to); });
+}
+
+// All panels of a block of A, likewise.
+template <class T, int Rows> void pack_left(const Product<T> &product, Span rows, Span depth, T *out) {
+    if (!product.a.narrow)
+        pack_left_panels<T, Rows>({product.a.wide(), product.a_rows, product.a_depth}, rows, depth, out);
+    else
+        widened(product.a, product.a_rows, product.a_depth, (rows.last - rows.first) * (depth.last - depth.first), out,
+                [&](const Source<float> &from, float *to) { pack_left_panels<float, Rows>(from, rows, depth, to); });
 }
 
 }  // namespace gradcheck::GRADCHECK_ISA

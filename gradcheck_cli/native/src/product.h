@@ -22,6 +22,18 @@ struct Axis {
     Index outer;
 };
 
+// The numbers of an operand: of the type T of the product, or floats that are widened as they are read.
+template <class T> struct Numbers {
+    const void *at;
+    bool narrow;
+
+    const T *wide() const { return static_cast<const T *>(at); }
+    const float *single() const { return static_cast<const float *>(at); }
+    Numbers moved(Index numbers) const {
+        return {static_cast<const char *>(at) + numbers * static_cast<Index>(narrow ? sizeof(float) : sizeof(T)), narrow};
+    }
+};
+
 // How sums become C.  A complex A is two real rows for each of its own, the real parts and the imaginary ones: their
 // sums with a complex B (pairs of columns) are a complex row by i times the second, those with a real B its two parts.
 enum class Join { none, complex, parts };
@@ -29,10 +41,10 @@ enum class Join { none, complex, parts };
 // C = A B, all of C overwritten.
 template <class T> struct Product {
     Index depth;
-    const T *a;
+    Numbers<T> a;
     Axis a_rows;
     const Index *a_depth;
-    const T *b;
+    Numbers<T> b;
     const Index *b_depth;
     Axis b_columns;
     T *c;
@@ -45,14 +57,14 @@ struct BatchAxis {
     Index count, a, b, c;
 };
 
-// A stack of `count` small products.  For the kernel that works in place, C has unit columns, and so has B unless
+// A stack of `count` small products, of which only lines and dot products take a narrow B.  For the kernel that works in place, C has unit columns, and so has B unless
 // it is to be copied first; the steps of the depth lie a stride apart, or where `a_lines` and `b_lines` say.  For dot
 // products, A and B run along the depth by ones.  Sizes count sums: m and n those of real rows and columns.
 template <class T> struct SmallProducts {
     Index m, n, depth;
     const T *a;
     Index a_row, a_depth;
-    const T *b;
+    Numbers<T> b;
     Index b_depth, b_column;
     const Index *a_lines, *b_lines;
     T *c;

@@ -17,7 +17,7 @@ struct Buffer {
     std::size_t size = 0;
 };
 
-thread_local Buffer buffers[3];
+thread_local Buffer buffers[4];
 
 }  // namespace
 

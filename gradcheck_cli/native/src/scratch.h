@@ -5,7 +5,7 @@
 
 namespace gradcheck {
 
-enum class Slot { left, right, image };
+enum class Slot { left, right, narrow, image };
 
 // At least `bytes` bytes, aligned for the widest vector; valid until the same thread asks for the slot again.
 void *scratch(Slot slot, std::size_t bytes);

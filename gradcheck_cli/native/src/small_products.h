@@ -146,7 +146,7 @@ template <class T, Form form> void multiply_stack(const SmallProducts<T> &produc
         p.b_depth = p.n;
     }
     for_places(p.batch, p.batch_rank, first, last, [&](const Place &at) {
-        const T *b = products.b + at.b;
+        const T *b = products.b.wide() + at.b;
         if (copy != nullptr) {
             if (b != before)
                 copy_right(products, b, copy);

@@ -143,7 +143,7 @@ std::vector<Index> steps(Index count, Index stride) {
 }
 
 template <class T>
-Stack<T> make_stack(const T *a, const T *b, T *c, Tables tables, Pairing pairing, std::vector<BatchAxis> batch) {
+Stack<T> make_stack(Numbers<T> a, Numbers<T> b, T *c, Tables tables, Pairing pairing, std::vector<BatchAxis> batch) {
     if (better_turned(tables, pairing, batch, instruction_set().of<T>().lanes)) {
         turn(tables, pairing, batch);
         std::swap(a, b);
@@ -182,8 +182,8 @@ template <class T> void run(const Stack<T> &stack) {
         const Span rows = part(m, kernels.height, unit % grid.rows, grid.rows);
         const Place at = place(stack.batch.data(), static_cast<Index>(stack.batch.size()), unit / grid.rows);
         Product<T> one = product;
-        one.a += at.a;
-        one.b += at.b;
+        one.a = product.a.moved(at.a);
+        one.b = product.b.moved(at.b);
         one.c += at.c;
         kernels.packed(one, rows, columns);
     };
@@ -212,15 +212,15 @@ void run(const SmallProducts<T> &products, void (*kernel)(const SmallProducts<T>
         some.m = rows.last - rows.first;
         some.n = columns.last - columns.first;
         some.a += rows.first / row * products.a_row;
-        some.b += columns.first / std::max<Index>(1, products.b_unit) * products.b_column;
+        some.b = products.b.moved(columns.first / std::max<Index>(1, products.b_unit) * products.b_column);
         some.c += rows.first / row * products.c_row + columns.first * column * products.c_column;
         if (some.n > 0)
             kernel(some, 0, repeats);
     });
 }
 
-template Stack<float> make_stack(const float *, const float *, float *, Tables, Pairing, std::vector<BatchAxis>);
-template Stack<double> make_stack(const double *, const double *, double *, Tables, Pairing, std::vector<BatchAxis>);
+template Stack<float> make_stack(Numbers<float>, Numbers<float>, float *, Tables, Pairing, std::vector<BatchAxis>);
+template Stack<double> make_stack(Numbers<double>, Numbers<double>, double *, Tables, Pairing, std::vector<BatchAxis>);
 template void run(const Stack<float> &);
 template void run(const Stack<double> &);
 template void run(const SmallProducts<float> &, void (*)(const SmallProducts<float> &, Index, Index));

@@ -34,7 +34,7 @@ template <class T> struct Stack {
 
 // The stack of products over `batch`, where one axis along which B stands still has become rows, and one along
 // which A does, columns.
-template <class T> Stack<T> make_stack(const T *a, const T *b, T *c, Tables tables, Pairing pairing, std::vector<BatchAxis> batch);
+template <class T> Stack<T> make_stack(Numbers<T> a, Numbers<T> b, T *c, Tables tables, Pairing pairing, std::vector<BatchAxis> batch);
 
 // Without axes of one, and with neighbours made one axis where all operands allow it.
 std::vector<BatchAxis> merged(const std::vector<BatchAxis> &axes);

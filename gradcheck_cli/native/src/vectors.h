@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #if defined(__AVX512F__)
@@ -42,6 +43,9 @@ namespace gradcheck::GRADCHECK_ISA {
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define GRADCHECK_SHUFFLES
+#endif
+#if __has_builtin(__builtin_convertvector)
+#define GRADCHECK_CONVERTS
 #endif
 #endif
 
@@ -94,6 +98,24 @@ template <class T, int L> inline Vector<T, L> load(const T *from) {
     Vector<T, L> v;
     std::memcpy(&v, from, sizeof(v));
     return v;
+}
+
+// Vectors of T from numbers of T, or from narrower ones.
+template <class T, int L, class S> inline Vector<T, L> load_as(const S *from) {
+    if constexpr (std::is_same_v<T, S>) {
+        return load<T, L>(from);
+    } else if constexpr (L == 1) {
+        return static_cast<T>(*from);
+    } else {
+#if defined(GRADCHECK_VECTOR_TYPES) && defined(GRADCHECK_CONVERTS)
+        return __builtin_convertvector(load<S, L>(from), Vector<T, L>);
+#else
+        Vector<T, L> v;
+        for (int i = 0; i < L; ++i)
+            v[i] = static_cast<T>(from[i]);
+        return v;
+#endif
+    }
 }
 
 template <class T, int L> inline void store(T *to, const Vector<T, L> &v) { std::memcpy(to, &v, sizeof(v)); }

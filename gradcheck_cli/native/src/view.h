@@ -8,16 +8,18 @@
 
 namespace gradcheck {
 
-// A pointer, sizes, and strides in bytes of an array whose reals take `real` bytes; strides are given in reals.
+// A pointer, sizes, and strides in bytes of an array whose reals take `real` bytes; strides are given in reals.  They
+// are floats beside doubles if `narrow`.
 struct View {
     void *data;
-    bool complex;
+    bool complex, narrow;
     Index real, rank;
     const Index *sizes, *bytes;
 
     // Axes may be counted from the end: -1 is the last one.
     Index size(Index axis) const { return sizes[axis < 0 ? axis + rank : axis]; }
     Index stride(Index axis) const { return bytes[axis < 0 ? axis + rank : axis] / real; }
+    template <class T> Numbers<T> numbers() const { return {data, narrow}; }
     template <class T> T *at() const { return static_cast<T *>(data); }
 };
 
