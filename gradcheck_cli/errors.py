@@ -15,7 +15,6 @@ A mismatch of gradients is a result, never an exception.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -158,6 +157,8 @@ def shown(name: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The sentence " Did you mean 'x'?" for the known name nearest to `name`, or nothing."""
+    import difflib  # seldom needed
+
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 

@@ -11,9 +11,11 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import msgspec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,8 +40,7 @@ Panel: TypeAlias = Literal["What", "Inputs", "Method", "Gate", "Limits", "Output
 PANELS: tuple[str, ...] = get_args(Panel)
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(msgspec.Struct, frozen=True):
     """An option has no effect beside another one that is typed too, but for some values of that."""
 
     beside: str
@@ -47,8 +48,7 @@ class Idle:
     but: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """One option: its name, what it can be, and where it may stand.
 
     `places` are the commands that take it beside `check`; "file" for a configuration file; "settings" for a spec's
@@ -59,7 +59,7 @@ class Option:
     kind: Kind
     help: str
     panel: Panel = ""  # of the help of `check`; "" is for the Python API alone
-    places: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = msgspec.field(default_factory=dict)
     default: Any = None
     name: str = ""
     field: str = ""  # in `Settings`, in specs and in the Python API; "" is an option of the run
@@ -117,7 +117,7 @@ _USUAL = "zoo reproduce file settings"  # where a setting may stand
 
 def _option(default: Any, kind: Kind, panel: Panel, help: str, at: str, **more: Any) -> Option:
     """A record; of `more`, what is no field of it is the help at a place."""
-    known = Option.__dataclass_fields__
+    known = Option.__struct_fields__
     places = {**dict.fromkeys(at.split(), ""), **{name: text for name, text in more.items() if name not in known}}
     own = {name: value for name, value in more.items() if name in known}
     return Option(kind, help, panel, places, default, **own)
@@ -378,7 +378,7 @@ OF_A_RUN = (
 def table(settings: type[Settings], of_a_run: Iterable[Option]) -> dict[str, Option]:
     """All options by name, in the order of the help."""
     declared = ((f.name, f.metadata["option"]) for f in fields(settings))
-    own = (replace(option, field=name, name=option.name or name) for name, option in declared)
+    own = (msgspec.structs.replace(option, field=name, name=option.name or name) for name, option in declared)
     return {option.name: option for option in sorted((*own, *of_a_run), key=lambda each: PANELS.index(each.panel))}
 
 

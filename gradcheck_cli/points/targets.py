@@ -6,7 +6,6 @@ Files keep all of them alike, as initializers or Constant nodes.  The first of f
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -83,6 +82,8 @@ def fitting(known: Sequence[str], pattern: str, option: str) -> list[str]:
     found = [name for name in known if form.fullmatch(name)]
     if not found:
         bare = pattern.replace("*", "").replace("?", "")
+        import difflib  # seldom needed
+
         near = difflib.get_close_matches(bare, known, n=3, cutoff=0.3) or list(known[:3])
         hint = f" The nearest are {', '.join(map(shown, near))}." if near else ""
         raise UsageError(f"{option}{shown(pattern)} fits no tensor that can be differentiated by.{hint}")
