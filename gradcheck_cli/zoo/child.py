@@ -1,22 +1,26 @@
-"""The child process of one job, isolated and bounded, and the frames that it sends to its driver through a pipe.
+"""The child process of a job, isolated and bounded, and the frames that it sends to its driver through a pipe.
 
-It is forked in milliseconds from a server that has imported everything.  Its process group is killed when the job is
-done, and by the kernel when the driver ends.  A frame is a length and so many bytes of JSON, [kind, value].  A model may
-make a child send anything, so frames are bounded and validated; a bad frame counts as a crash.
+It is forked in milliseconds from a server that has imported everything.  When its job has ended well it may get another
+one, since the pages that a fork copies cost more than a small check.  Its process group is killed when it gets none, and
+by the kernel when the driver ends.  A frame is a length and so many bytes of JSON, [kind, value].  A model may make a
+child send anything, so frames are bounded and validated; a bad frame counts as a crash.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from gradcheck_cli.checks.isolation import hold, keep_apart, leave_no_core
@@ -98,17 +102,66 @@ def serve(errand: Errand, channel: Connection, noise: Connection, leash: Connect
         os._exit(1)
     _redirect(noise)
     leave_no_core()
+    home = os.getcwd()
+    while True:
+        _attend(errand, channel.fileno(), home)
+        errand = _another(channel.fileno())
+
+
+def _attend(errand: Errand, channel: int, home: str) -> None:
+    """Does one errand: waits until there is room for it, and sends its records."""
     hold(errand.memory)  # the kernel's limit acts before the driver notices
-    os.chdir(errand.job.folder or os.curdir)
-    desk = Desk(errand, channel.fileno())
+    os.chdir(os.path.join(home, errand.job.folder))
+    _forget_the_peak()
+    desk = Desk(errand, channel)
     module, _, name = errand.work.partition(":")
     work, count = cast(Work, getattr(import_module(module), name)), 0
-    desk.threads = desk.wait()  # until there is room for the job
+    desk.threads = desk.wait()
     for record in work(errand.job, desk):
         desk.send("record", record)
         count += 1
+    _end_others()
     desk.send("end", count)
-    os._exit(0)  # without cleaning up
+
+
+def _end_others() -> None:
+    """Kills processes that a job has left behind; that of onnxruntime serves the next job too."""
+    from gradcheck_cli.checks.forward.runtime import WORKER  # which a driver can do without
+
+    kept = WORKER.process.pid if WORKER.process is not None else 0
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            for process in map(int, path.read_text().split()):
+                if process != kept:
+                    os.kill(process, signal.SIGKILL)
+                    os.waitpid(process, 0)
+
+
+def handed(errand: Errand) -> bytes:
+    """The bytes by which a driver gives an errand to a child that has done one."""
+    data = pickle.dumps(errand)
+    return len(data).to_bytes(_HEAD, "big") + data
+
+
+def _another(channel: int) -> Errand:
+    """The next errand; ends the process, without cleaning up, where the driver has gone."""
+    size = int.from_bytes(_exactly(channel, _HEAD), "big")
+    return cast(Errand, pickle.loads(_exactly(channel, size)))
+
+
+def _exactly(channel: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        if not (part := os.read(channel, size - len(data))):
+            os._exit(0)
+        data += part
+    return data
+
+
+def _forget_the_peak() -> None:
+    """Has the kernel measure this process's largest memory from here, so that it is that of one job."""
+    with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
 
 
 def _redirect(noise: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Runs jobs, several at a time, each in a process of its own; each job gives its records once, even if its process dies.
+"""Runs jobs, several at a time, each alone in a process; each job gives its records once, even if its process dies.
 
 One loop waits for messages of children, for their end and for the clock; everything slow happens in children, or in the
 thread that fetches jobs (`Feed`).  Children start if their predicted memory fits into the machine (`Admission`).
@@ -56,7 +56,7 @@ def run(jobs: Iterable[Job], limits: Limits, done: Done, listen: JobListener | N
 
 
 class Engine:
-    """One run of jobs: the children that work, and those that are ending."""
+    """One run of jobs: the children that work, and those that are ending, and those that wait for another job."""
 
     def __init__(self, limits: Limits, done: Done, listen: JobListener, work: str) -> None:
         self.limits, self.done, self.listen, self.work = limits, done, listen, work
@@ -65,6 +65,7 @@ class Engine:
         self.selector = selectors.DefaultSelector()
         self.children: list[Running] = []
         self.leaving: list[Running] = []
+        self.idle: list[Running] = []
         self.looked = self.regrouped = 0.0
         self.folders: set[Path] = set()  # of bundles
 
@@ -90,9 +91,19 @@ class Engine:
                 self.folders.add(folder)
                 adopted(folder)  # bundles of earlier crashes
             granted, timeout = self.admission.first(job), job.time(self.limits.timeout)
-            self._start(Errand(job, self.work, timeout, self.limits.memory, granted))
+            self._begin(Errand(job, self.work, timeout, self.limits.memory, granted))
         self._admit(last=feed.over)
         return bool(self.children) or not feed.over
+
+    def _begin(self, errand: Errand) -> None:
+        """Gives an errand to a child that has done one, else to a new one."""
+        while self.idle:
+            child = self.idle.pop()
+            if child.take(errand):
+                self.children.append(child)
+                return
+            self._dismiss(child)
+        self._start(errand)
 
     def _start(self, errand: Errand, records: Sequence[dict[str, Any]] = ()) -> None:
         """Starts a child for an errand; `records` come from an earlier child that died."""
@@ -121,8 +132,15 @@ class Engine:
             if kind == "stage":
                 self.listen.stage(child.errand.job, value)
         if child.ended:
-            self._part(child)
-            self._give(child.errand.job, child.records)
+            job, records = child.errand.job, child.records
+            if child.lasts():
+                self.children.remove(child)
+                self.admission.granted.pop(child.pid, None)
+                self.idle.append(child)
+            else:
+                self._part(child)
+            self._admit(last=False)  # the next one works while these records are stored
+            self._give(job, records)
         elif child.silent:
             self._ignore(child.channel)
 
@@ -143,6 +161,9 @@ class Engine:
         if child in self.children:
             child.overhear()
             self._settle(child)
+        if child in self.idle:
+            self.idle.remove(child)
+            self._dismiss(child)
         self.selector.unregister(child.process.sentinel)
         self.leaving.remove(child)
         child.close()
@@ -165,8 +186,12 @@ class Engine:
     def _part(self, child: Running) -> None:
         """Ends the work of a child, whose process may take a moment longer to end."""
         self.children.remove(child)
-        self.leaving.append(child)
         self.admission.granted.pop(child.pid, None)
+        self._dismiss(child)
+
+    def _dismiss(self, child: Running) -> None:
+        """Ends a child that works no longer."""
+        self.leaving.append(child)
         self._ignore(child.channel)
         self._ignore(child.noise)
         child.kill()
@@ -213,7 +238,7 @@ class Engine:
 
     def _end(self) -> None:
         """Kills all processes, and removes bundles of interrupted checks."""
-        children = [*self.children, *self.leaving]
+        children = [*self.children, *self.leaving, *self.idle]
         for child in children:
             child.kill()
         deadline = time.monotonic() + _PATIENCE

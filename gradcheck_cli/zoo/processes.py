@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_cli.checks.isolation import ending, members, resident
 from gradcheck_cli.errors import LimitError, shown
 from gradcheck_cli.graph.memory import spell
-from gradcheck_cli.zoo.child import Errand, Frames, Garbled, serve
+from gradcheck_cli.zoo.child import Errand, Frames, Garbled, handed, serve
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -36,6 +36,10 @@ READY = "gradcheck_cli.cli.zoo.ready"  # the server imports it before it forks; 
 _UNTIL_KILLED = 0.5  # seconds between SIGTERM and SIGKILL
 _LAST_WORDS = 4096  # bytes of the end of its output that are kept
 _CHUNK = 1 << 18
+_MOST_SERVED = 100  # errands of one process
+_GROWN = 128 << 20  # bytes by which a process may grow before another takes its place
+_SHORT = 1 << 15  # bytes that a pipe takes at once
+_WEARING = ("GC6", "GC9")  # codes of records after which a process is not used again: limits and bugs
 _STATUS = ("pass", "fail", "severed", "inconclusive", "error", "unsupported", "limit", "waived")
 _DRIVER, _MOMENT = "_GRADCHECK_DRIVER", 1.0
 _LONGEST = 60  # characters of a folder, so that the path of a socket in it has at most 108
@@ -70,6 +74,8 @@ class Running:
     most: int = 0  # bytes of memory at its peak
     group: list[int] = field(default_factory=list)  # its processes
     last_words: bytes = b""
+    served: int = 0  # errands that it has done
+    at_first: int = 0  # bytes of memory with which it began
 
     @classmethod
     def start(cls, errand: Errand, records: Sequence[dict[str, Any]], context: ForkServerContext) -> Running:
@@ -93,6 +99,30 @@ class Running:
         made = cls(errand, process, ours, noise, leash, group=[process.pid or 0])
         made.records, made.at = [*records], errand.first - 1
         return made
+
+    def lasts(self) -> bool:
+        """True if it may do another errand: nothing went wrong in it, nothing of others ran in it, and it has not grown."""
+        sound = self.ended and self.reason is None and not self.silent and self.served < _MOST_SERVED
+        if not sound or self.errand.job.options.get("allow_python"):
+            return False
+        if any(record["code"].startswith(_WEARING) for record in self.records):
+            return False
+        return max(self.most, self.weigh()) <= self.at_first + min(_GROWN, self.errand.memory // 16)
+
+    def take(self, errand: Errand) -> bool:
+        """Gives it another errand; False if it cannot take it."""
+        data = handed(errand)
+        try:
+            if len(data) > _SHORT or os.write(self.channel.fileno(), data) < len(data):
+                return False
+        except OSError:
+            return False
+        self.errand, self.records, self.given, self.at = errand, [], [], errand.first - 1
+        self.count = self.tasks = self.wants = self.most = 0
+        self.fresh, self.ended, self.deadline = True, False, float("inf")
+        self.name, self.stage, self.last_words, self.frames = "", "", b"", Frames()
+        self.served += 1
+        return True
 
     def _until(self) -> float:
         timeout = self.errand.timeout
@@ -162,6 +192,7 @@ class Running:
         now = time.monotonic()
         if self.fresh:
             self.fresh, self.began, self.deadline = False, now, self._until()
+            self.at_first = self.at_first or resident(self.pid)
         else:
             self.wants, self.deadline = 0, self.deadline + now - self.asked
         with suppress(OSError):

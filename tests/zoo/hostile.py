@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gradcheck_cli.checks.assemble import peak_rss_mb
 from gradcheck_cli.zoo.child import Desk
 from gradcheck_cli.zoo.job import Job
 
@@ -136,6 +137,21 @@ def threads(job: Job, desk: Desk, argument: str) -> Iterator[Mapping[str, Any]]:
     yield {**made(job.uri), "threads": desk.threads}
 
 
+def numbers(job: Job, desk: Desk, argument: str) -> Iterator[Mapping[str, Any]]:
+    """Gives the number of its process, and the most memory that this job had."""
+    yield {**made(job.uri), "process": os.getpid(), "peak": peak_rss_mb(), "folder": os.getcwd()}
+
+
+def grows(job: Job, desk: Desk, argument: str) -> Iterator[Mapping[str, Any]]:
+    """Takes megabytes of memory, and keeps them or gives them back."""
+    size, _, how = argument.partition(" ")
+    memory = b"x" * (int(size) << 20)
+    if how == "kept":
+        KEPT.append(memory)
+    yield from numbers(job, desk, "")
+
+
+KEPT: list[bytes] = []
 BABBLE = {
     "text": b"hello, world: this is no frame at all",
     "long": (1 << 31).to_bytes(4, "big"),
@@ -163,6 +179,8 @@ DEEDS = {
         dawdles,
         several,
         threads,
+        numbers,
+        grows,
     )
 }
 WORK = f"{__name__}:work"

@@ -142,6 +142,58 @@ def test_what_a_child_leaves_behind_dies_with_its_job(tmp_path: Path) -> None:
     assert until(lambda: is_gone(int(note.read_text())))
 
 
+def test_what_a_job_leaves_behind_is_gone_before_its_process_does_another(tmp_path: Path) -> None:
+    notes = [tmp_path / f"pid{index}" for index in range(4)]
+    gone: list[bool] = []
+
+    def done(job: Job, records: list[dict[str, Any]]) -> None:
+        gone.append(is_gone(int(notes[int(job.key)].read_text())))
+
+    jobs = [Job(str(index), f"leaves {note}", key=str(index)) for index, note in enumerate(notes)]
+    engine.run(jobs, Limits(jobs=1), done, work=hostile.WORK)
+    assert gone == [True] * 4
+
+
+def processes(deeds: list[str], **limits: Any) -> list[int]:
+    """The numbers of the processes that did these deeds, one after another."""
+    found = run(deeds, jobs=1, **limits)
+    return [found[f"{index} {deed}"][-1].get("process", 0) for index, deed in enumerate(deeds)]
+
+
+def test_a_process_that_did_a_job_well_does_another_and_one_waits_meanwhile() -> None:
+    assert len(set(processes(["numbers"] * 8))) == 2
+
+
+def test_a_process_that_died_or_has_grown_does_no_other_job() -> None:
+    made = processes(["numbers", "numbers", "exits 3", "dies SIGKILL", "numbers", "numbers", "grows 200 kept"])
+    assert len({*made} - {0}) == 4  # two at first, and two in place of those that died
+    made = processes(["grows 200 kept"] * 4)
+    assert len(set(made)) == 4
+
+
+def test_a_process_does_no_other_job_where_a_model_brings_code() -> None:
+    found: list[int] = []
+    jobs = [Job(str(i), "numbers", key=str(i), options={"allow_python": True}) for i in range(4)]
+    engine.run(jobs, Limits(jobs=1), lambda _, records: found.append(records[0]["process"]), work=hostile.WORK)
+    assert len(set(found)) == 4
+
+
+def test_the_peak_of_memory_is_that_of_one_job() -> None:
+    found = run(["grows 100 back", "grows 100 back", "numbers", "numbers"], jobs=1)
+    *large, one, other = (record["peak"] for [record] in found.values())
+    assert max(one, other) < min(large) - 50
+
+
+def test_a_relative_path_starts_from_the_folder_of_its_job(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    found: list[str] = []
+    jobs = [Job(str(i), "numbers", key=str(i), folder=str(tmp_path / "inner") if i % 2 else "") for i in range(6)]
+    engine.run(jobs, Limits(jobs=1), lambda _, records: found.append(records[0]["folder"]), work=hostile.WORK)
+    assert found[1::2] == [str(tmp_path / "inner")] * 3
+    assert len({*found[::2]}) == 1
+    assert found[0] != found[1]
+
+
 def test_memory_is_granted_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three that take 60 percent each no two have it at the same time; one that fits nowhere runs alone."""
     from gradcheck_cli.zoo import engine as admission

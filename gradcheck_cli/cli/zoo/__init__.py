@@ -28,7 +28,7 @@ class ZooCommands(Commands):
     epilog="`gradcheck zoo run --help` lists the options of a run.",
 )
 def command() -> None:
-    """Check many models, each in a process of its own; resume a run, show its results, compare it with another.
+    """Check many models, each alone in a process; resume a run, show its results, compare it with another.
 
     `gradcheck zoo models/ --report zoo.html` checks all models in a folder; the same command resumes it after an
     interruption.  A source with the name of a command is written ./status.

@@ -1,4 +1,4 @@
-"""`gradcheck zoo SRC...` checks many models, each in a process of its own; `gradcheck zoo resume RUN` resumes a run.
+"""`gradcheck zoo SRC...` checks many models, each alone in a process; `gradcheck zoo resume RUN` resumes a run.
 
 The options of `gradcheck zoo` are those of `check` that make sense for many models, and some of its own.
 """
@@ -62,7 +62,7 @@ OF_RESUME = [RUN, RERUN, ENGINE, DASK, SHOW, *options_of("resume")]
 @click.command("run", cls=TypedCommand, context_settings=SETTINGS, params=[SOURCES, *RUN_OPTIONS, *options_of("zoo")])
 @click.pass_context
 def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
-    """Check many models, each in a process of its own, so that none can stop the others.
+    """Check many models, each alone in a process, so that none can stop the others.
 
     SRC is a folder, a pattern, an ONNX file, a spec, a list of models (*.gradcheck.yaml with `models`, or
     ONNX_HUB_MANIFEST.json), or a URL (https, s3, gs, hf).  Results are stored as they come: the same command resumes a
