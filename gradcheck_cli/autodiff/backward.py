@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.autodiff.tape import Step, Tape, Unit, Var
+from gradcheck_cli.autodiff.tape import Step, Tape, Unit, Var, quietly
 from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import NoGradientError
 from gradcheck_cli.graph import Array, between, is_inexact
@@ -60,17 +60,18 @@ def gradients(
             total[name] = aggregate(pending[name])
         return total.get(name)
 
-    for unit in reversed(units):
-        cts = [None if name in stop else collect(name) for name in unit.outputs]
-        if all(ct is None for ct in cts):
-            continue
-        metadata = unit.node.metadata if colocate and unit.node is not None else {}
-        with tape.within(scope=f"{unit.label}_grad", place=unit.place.gradient(unit.op.name, unit.label, metadata)):
-            flows = pull_back(tape, unit, cts, wanted)
-            flows = [(name, sym.identity(ct)) for name, ct in flows] if gate else flows
-        for name, ct in flows:
-            pending.setdefault(name, []).append(ct)
-    return [collect(x) for x in xs]
+    with quietly():
+        for unit in reversed(units):
+            cts = [None if name in stop else collect(name) for name in unit.outputs]
+            if all(ct is None for ct in cts):
+                continue
+            metadata = unit.node.metadata if colocate and unit.node is not None else {}
+            with tape.within(scope=f"{unit.label}_grad", place=unit.place.gradient(unit.op.name, unit.label, metadata)):
+                flows = pull_back(tape, unit, cts, wanted)
+                flows = [(name, sym.identity(ct)) for name, ct in flows] if gate else flows
+            for name, ct in flows:
+                pending.setdefault(name, []).append(ct)
+        return [collect(x) for x in xs]
 
 
 def pull_back(

@@ -239,13 +239,17 @@ def _binary(op: str) -> tuple[Callable[[Var, Operand], Var], Callable[[Var, Oper
 
 
 class Var:
-    """A tensor on a tape: its name, and its array at the point.  It does not keep the tape alive."""
+    """A tensor on a tape: its name, and its array at the point.  It does not keep the tape alive.
 
-    __slots__ = ("like", "name", "tape", "value")
+    Neither of its two kinds derives from the other: of `a < b` Python would turn the sides around where b's kind does.
+    """
+
+    __slots__ = ("like", "name", "tape")
     __array_ufunc__ = None  # NumPy leaves `array * var` to the methods below
-
-    def __init__(self, tape: Tape, name: str, value: Array) -> None:
-        self.tape, self.name, self.value, self.like = tape.weak, name, value, value
+    tape: Tape
+    name: str
+    like: Array  # of its shape and dtype
+    value: Array
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -281,6 +285,15 @@ class Var:
         return f"Var({self.name!r}, {list(self.shape)} {self.dtype})"
 
 
+class Held(Var):
+    """A tensor whose array is there."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, tape: Tape, name: str, value: Array) -> None:
+        self.tape, self.name, self.value, self.like = tape.weak, name, value, value
+
+
 class Large(Var):
     """A tensor that is computed anew whenever it is read (`weights`); `like` has its shape and dtype without numbers."""
 
@@ -294,7 +307,7 @@ class Large(Var):
         return self.tape.values[self.name]
 
 
-_TENSORS = {Var, Large, type(None)}
+_TENSORS = {Held, Large, type(None)}
 _VALUES = (Var, type(None), *CONTAINERS)
 
 
@@ -342,7 +355,7 @@ class Tape:
 
     def var(self, name: str) -> Var:
         """The tensor `name` of this tape."""
-        return Large(self, name) if name in self.values.recipes else Var(self, name, self.values[name])
+        return Large(self, name) if name in self.values.recipes else Held(self, name, self.values[name])
 
     def hold(self, name: str, value: Any) -> Var:
         """Puts a value that no step computes on the tape, under `name`."""
@@ -428,7 +441,7 @@ class Tape:
         """
         where = partial(self.place.of, op, name or (outputs[0] if outputs else op))
         record, operands = self._operator(domain, op, inputs, where)
-        arrays = [x.value if type(x) is Var else self._given(record, x) for x in operands]
+        arrays = self._arrays(record, operands)
         supplied = self._supplied(record, n_outputs, outputs) if record.signature.supplied else {}
         positions, metadata = bound(record, attrs, arrays, where=where, widen=self.widen, supplied=supplied)
         if record.composed:
@@ -445,6 +458,10 @@ class Tape:
 
         return self.recorded(step, results[: len(outputs) or n_outputs])
 
+    def _arrays(self, op: Op, operands: Sequence[Any]) -> list[Any]:
+        """The operands as the operator takes them."""
+        return [x.value if type(x) is Held else self._given(op, x) for x in operands]
+
     def _given(self, op: Op, x: Any) -> Any:
         """An operand as the operator takes it; of a large one only the shape if its numbers are not read yet."""
         if not isinstance(x, Large):
@@ -460,9 +477,9 @@ class Tape:
         if self.fixed.issuperset(step.operands + step.statics) and "rng" not in step.metadata:
             self.fixed.update(names)
             if self.values.derived(step.op, step.operands, step.metadata, names, results):
-                return tuple(Large(self, n) if n else Var(self, n, y) for n, y in zip(names, results, strict=False))
+                return tuple(Large(self, n) if n else Held(self, n, y) for n, y in zip(names, results, strict=False))
         self.values.update((n, y) for n, y in zip(names, results, strict=False) if n)
-        return tuple([Var(self, n, y) for n, y in zip(names, results, strict=False)])
+        return tuple([Held(self, n, y) for n, y in zip(names, results, strict=False)])
 
     def operator_at(self, place: NodePlace, op: Op) -> Op:
         """The operator of the node at a place, of which `op` is the whole or a part."""
@@ -513,11 +530,14 @@ class Tape:
     def _evaluate(
         self, op: Op, arrays: Sequence[Array | None], metadata: Mapping[str, Any], where: Where
     ) -> Sequence[Array]:
+        self._require_evaluable(op, arrays, where)
+        return list(run(op, arrays, metadata, where=where, widen=self.widen))
+
+    def _require_evaluable(self, op: Op, arrays: Sequence[Array | None], where: Where) -> None:
         if len(self.steps) >= MAX_STEPS:
             raise LimitError(f"{where()}: more than {MAX_STEPS:,} steps; a loop of the model may never end")
         if op.ordered and any(a is not None and a.dtype.kind == "c" for a in arrays):
             raise UnsupportedError(f"{where()}: {op.name} has no meaning for complex numbers", code="GC503")
-        return list(run(op, arrays, metadata, where=where, widen=self.widen))
 
 
 class _Within:

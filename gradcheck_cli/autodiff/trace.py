@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gradcheck_cli.autodiff.tape import Tape, Where
-from gradcheck_cli.errors import GradcheckError, ModelError
+from gradcheck_cli.autodiff.tape import Tape, Where, quietly
+from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.graph.containers import CONTAINERS, mapped, placed, typed
 from gradcheck_cli.op import Ops
@@ -49,13 +49,16 @@ def trace(
     seed: int = 0,
     targets: Iterable[str] | None = None,
     lenient: bool = False,
+    halting: bool = False,
+    on: type[Tape] = Tape,
 ) -> Tape:
-    """The tape of `graph` at `feeds`, which may fix any tensor, inner ones included.
+    """The tape of `graph` at `feeds`, which may fix any tensor, inner ones included; `on` is the kind of tape.
 
     Only nodes that `targets` (default: all outputs) need are run.  If `lenient`, an operator that cannot be run blocks
-    the tensors that depend on it (`Tape.blocked`) instead of raising.
+    the tensors that depend on it (`Tape.blocked`) instead of raising; if `halting` too, nothing is run behind
+    one that fails at this point, and not everywhere.
     """
-    tape = Tape(ops, dtype=dtype, seed=seed)
+    tape = on(ops, dtype=dtype, seed=seed)
     tape.reserved = names_within(graph)
     needed = graph.needed_for(graph.outputs if targets is None else targets, feeds)
     scope: dict[str, Any] = {}
@@ -65,12 +68,19 @@ def trace(
         elif name in graph.constants:
             scope[name] = tape.weight(name, graph.constants[name])
     _keep(tape, scope)
-    for index, node in enumerate(graph.nodes):
-        if needed.isdisjoint(node.outputs):
-            continue
-        with tape.from_node(index, node.metadata):
-            _step(tape, node, scope, feeds, lenient)
+    with quietly():
+        for index, node in enumerate(graph.nodes):
+            if needed.isdisjoint(node.outputs):
+                continue
+            with tape.from_node(index, node.metadata):
+                _step(tape, node, scope, feeds, lenient)
+            if halting and any(_is_failure(tape.blocked.get(name)) for name in node.outputs):
+                break
     return tape
+
+
+def _is_failure(error: GradcheckError | None) -> bool:
+    return error is not None and not isinstance(error, UnsupportedError)
 
 
 def names_within(graph: Graph) -> set[str]:

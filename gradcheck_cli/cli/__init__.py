@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from gradcheck_cli.errors import GradcheckError
 
+_COLLECTED = (
+    50_000,
+    20,
+    20,
+)  # objects more than before, after which cycles are looked for: graphs have many, and few die
 INTERRUPTED, BUG, BROKEN_PIPE = 130, 70, 141
 _COMPLETE = "_GRADCHECK_COMPLETE"
 
@@ -49,6 +54,7 @@ def main(args: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """Runs `main` as the whole process, and ends it without tearing down what was imported, which takes long."""
     ended: list[int] = []
+    gc.set_threshold(*_COLLECTED)
     if not atexit._ncallbacks():  # what is registered before comes after: a tracer may have its results to write
         atexit.register(_leave, ended)
     ended.append(main())

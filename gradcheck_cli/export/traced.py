@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff.backward import units_between
+from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
@@ -75,7 +76,7 @@ class Trials:
 
 def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -> Trials:
     """Chooses sizes for a model that is run to compute some targets."""
-    point = model.point(targets, settings, ops)
+    point = model.point(targets, settings, ops, OutlinedTape)
     base, counted = dict(point.dims), tuple(counts(model, point.tape, settings.extra_feed_dict))
     trial = _Trial(model, targets, settings, model.ops, counted, base)
     given = {*model.dims, *settings.dims, *sizes_given(model.graph, settings), *model.source.dims}
@@ -91,9 +92,12 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     added = [DimGroup((count.symbol,), COUNTS) for count in counted]
     if not trial.go(groups):
         groups, added = [], [*_moving(trial, groups), *added]
-    for group in added:
-        if trial.go([*groups, group]):
-            groups.append(group)
+    if trial.go([*groups, *added]):
+        groups.extend(added)
+    else:
+        for group in added:
+            if trial.go([*groups, group]):
+                groups.append(group)
     moved = {d for group in groups for d in group.dims}
     near = [DimGroup(group.dims, group.sizes[: RUNS + len(groups)]) for group in groups]
     runs = tuple({**base, **each} for each in (*_assigned(groups), *_assigned(near))) if groups else (base,)
@@ -151,11 +155,19 @@ class _Trial:
     ops: Ops
     counted: tuple[Count, ...]
     base: Mapping[str, int]  # sizes of dimensions at which it runs
+    known: dict[tuple[tuple[str, int], ...], bool] = field(default_factory=dict)
 
     def runs(self, sizes: Mapping[str, int]) -> bool:
         """True if the model runs with these sizes in place of some of `base`."""
+        here = {**self.base, **sizes}
+        key = tuple(here.items())
+        if key not in self.known:
+            self.known[key] = self._tried(here)
+        return self.known[key]
+
+    def _tried(self, sizes: Mapping[str, int]) -> bool:
         try:
-            self.model.point(self.targets, at(self.settings, {**self.base, **sizes}, self.counted), self.ops)
+            self.model.point(self.targets, at(self.settings, sizes, self.counted), self.ops, OutlinedTape)
         except GradcheckError:
             return False
         return True
@@ -319,13 +331,15 @@ def _tapes(
 ) -> Iterator[tuple[Mapping[str, int], Tape]]:
     """Runs with different sizes and values; further sizes replace those at which derivatives do not run."""
     if not found.symbols:
-        yield found.runs[0], model.tape(outputs, replace(settings, dims=found.runs[0]), ops)
+        yield found.runs[0], model.tape(outputs, replace(settings, dims=found.runs[0]), ops, on=OutlinedTape)
         return
     done, last = 0, None
     for index, sizes in enumerate(found.runs):
         for seed in dict.fromkeys((index, 0)):
             try:
-                tape = model.tape(outputs, replace(at(settings, sizes, found.counted), seed=seed), ops, general=True)
+                tape = model.tape(
+                    outputs, replace(at(settings, sizes, found.counted), seed=seed), ops, general=True, on=OutlinedTape
+                )
             except GradcheckError as error:
                 last = error
                 continue
@@ -336,7 +350,7 @@ def _tapes(
             break
     for sizes in found.small if done == RUNS else ():
         with suppress(GradcheckError):
-            yield sizes, model.tape(outputs, at(settings, sizes, found.counted), ops, general=True)
+            yield sizes, model.tape(outputs, at(settings, sizes, found.counted), ops, general=True, on=OutlinedTape)
     if last is not None and done < _FEWEST:
         raise last
 

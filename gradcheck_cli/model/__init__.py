@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff.custom import ops_for
+from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence, nodes_between, without_rule
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.errors import GradcheckError, NoGradientError, UsageError, did_you_mean
@@ -169,7 +170,7 @@ class Model:
         """The tape of a run at drawn values with every requested derivative, or the error that prevents it."""
         if self._sample is None:
             try:
-                self._sample = self.tape(self.tensors, Settings(dims=self.dims, dtype="model"))
+                self._sample = self.tape(self.tensors, Settings(dims=self.dims, dtype="model"), on=OutlinedTape)
             except GradcheckError as error:
                 self._sample = error
         return self._sample
@@ -196,25 +197,32 @@ class Model:
         return done
 
     def tape(
-        self, targets: Sequence[str], settings: Settings, ops: Ops | None = None, *, general: bool = False
+        self,
+        targets: Sequence[str],
+        settings: Settings,
+        ops: Ops | None = None,
+        *,
+        general: bool = False,
+        on: type[Tape] = Tape,
     ) -> Tape:
         """The tape of a run up to `targets`, with the derivatives that they need; `ops` replaces the model's operators.
 
-        `general` is set on the tape while derivatives are added: the same steps are to hold for other sizes.
+        `general` is set on the tape while derivatives are added: the same steps are to hold for other sizes.  `on` is
+        the kind of tape.
         """
-        tape = self.point(targets, settings, ops).tape
+        tape = self.point(targets, settings, ops, on=on).tape
         tape.general = general
         for request in self.requests_for(targets):
             name_results(tape, request, derive(tape, request))
         return tape
 
-    def point(self, targets: Sequence[str], settings: Settings, ops: Ops | None = None) -> Point:
+    def point(self, targets: Sequence[str], settings: Settings, ops: Ops | None = None, on: type[Tape] = Tape) -> Point:
         """A run of the model itself, up to the tensors that `targets` and their derivatives need."""
         forward = {n for r in self.requests_for(targets) for n in r.reads}
         names = [n for n in dict.fromkeys([*targets, *forward]) if n in set(self.graph.tensors)]
         feeds = spread(self.graph, settings.extra_feed_dict)
         settings = replace(settings, dims={**self.dims, **settings.dims}, extra_feed_dict=feeds)
-        return find_point(ready_to_draw(self.source, feeds), settings, ops or self.ops, names)
+        return find_point(ready_to_draw(self.source, feeds), settings, ops or self.ops, names, on=on)
 
     def requests_for(self, targets: Sequence[str]) -> list[Request]:
         """The derivatives that some tensors need, in order."""

@@ -101,7 +101,7 @@ def name_results(tape: Tape, request: Request, found: Sequence[Var | None]) -> N
 def _seed(tape: Tape, y: Var, given: str | Array | Seed | None, index: int) -> Var:
     """The cotangent of y that a call gave: a tensor, numbers, an input, or ones."""
     if given is None:
-        return tape.constant(np.ones(y.shape, y.dtype), name=f"grad_ys_{index}")
+        return tape.constant(np.broadcast_to(np.ones((), y.dtype), y.shape), name=f"grad_ys_{index}")
     if isinstance(given, Seed):
         return _input(tape, y, given)
     value = tape.named[given].value if isinstance(given, str) else given

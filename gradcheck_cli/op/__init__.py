@@ -22,7 +22,7 @@ from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean, res
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.graph.containers import CONTAINERS, described
 from gradcheck_cli.graph.memory import require, require_broadcast
-from gradcheck_cli.op.batching import BatchingRule, Kernel, elementwise, loop, shape_only
+from gradcheck_cli.op.batching import BatchingRule, Kernel, OutlineRule, elementwise, loop, shape_only, spread_out
 from gradcheck_cli.op.box_rules import BoxRule, same_place
 from gradcheck_cli.op.sparsity import SparsityRule
 
@@ -132,6 +132,7 @@ class Op:
     vjp       `(ct, ans, *primals, **metadata) -> one cotangent or None per primal`; `ct` and `ans` are tuples if `many`.
               None: there is no rule (a composed operator needs none).  `zero`: nothing flows, by nature.
     batching  the batching rule: runs the kernel for a stack of probes (`gradcheck_cli/op/batching.py`).
+    outline   the outline rule: shape and dtype of a result, without numbers (there too).  None: it has to be computed.
     static    metadata that ONNX passes as an input: keyword -> index of that input.
     linear    groups of operands; the operator is a sum over the groups of something linear in each operand of the
               group.  "each": every operand is a group of its own.
@@ -204,6 +205,7 @@ class Op:
     analytic: bool = True
     step: Kernel | None = None
     sparsity: SparsityRule | None = None
+    outline: OutlineRule | None = None
     boxes: BoxRule | None = None
     branch: Kernel | None = None
     bind: Callable[..., dict[str, Any]] | None = None
@@ -298,6 +300,11 @@ class Op:
     def on_containers(self) -> Op:
         """The operator on sequences, optionals and maps."""
         return replace(self, forward=self.containers or self.forward, composed=True, vjp=None, batching=loop)
+
+    @cached_property
+    def outlined(self) -> Op | None:
+        """The operator that gives the outline of its result; None without an outline rule."""
+        return self.outline and replace(self, forward=lambda *xs, by=self.outline, **how: by(self.forward, xs, how))
 
     @property
     def schema(self) -> Mapping[str, Any]:
@@ -428,12 +435,12 @@ def quantized(*operands: int) -> dict[str, tuple[int, ...]]:
 def unary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:
     """An elementwise operator of one operand; its rule gives one cotangent.  Without a rule, its derivative is zero."""
     rule = zero if vjp is None else lambda ct, y, x, **metadata: (vjp(ct, y, x, **metadata),)
-    return Op(name, forward, rule, elementwise, **more)
+    return Op(name, forward, rule, elementwise, **{"outline": spread_out, **more})
 
 
 def binary(name: str, forward: Kernel, vjp: Vjp | None = None, **more: Any) -> Op:
     """An elementwise operator of operands that broadcast.  Without a rule, its derivative is zero."""
-    return Op(name, forward, vjp or zero, elementwise, **more)
+    return Op(name, forward, vjp or zero, elementwise, **{"outline": spread_out, **more})
 
 
 def composite(name: str, forward: Kernel, **more: Any) -> Op:

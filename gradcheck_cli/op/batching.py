@@ -2,6 +2,10 @@
 
 Kernels never see the probe axis.  A probed operand comes as `(P, *shape)`, the others as they are; metadata counts
 axes from the end, so that a leading axis moves nothing.  Every rule gives what `loop` gives; `loop` is the oracle.
+
+Outline rules are for no point at all: each gives arrays of the shape and dtype that the kernel would give, with any
+numbers, from operands whose numbers nobody may read (`Blank`).  It raises where the kernel would for operands that do
+not fit each other.  An operator whose shapes follow from values, or whose kernel may refuse values, has no such rule.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from gradcheck_cli.graph import Array
 Kernel: TypeAlias = Callable[..., Any]
 Operands: TypeAlias = Sequence[Any]  # arrays, None for one that is left out
 BatchingRule: TypeAlias = Callable[[Kernel, Operands, Sequence[bool], Mapping[str, Any]], Any]
+OutlineRule: TypeAlias = Callable[[Kernel, Operands, Mapping[str, Any]], Any]
+_NOTHING = bytes(64)  # what a blank shows as numbers
 
 
 class Ragged(Exception):
@@ -104,3 +110,66 @@ def _stack(results: Sequence[Any]) -> Array:
     if any(a.shape != arrays[0].shape for a in arrays):
         raise Ragged
     return np.stack(arrays)
+
+
+class Blank(np.ndarray[Any, np.dtype[Any]]):
+    """An array of the shape and dtype of a tensor whose numbers are not computed yet; it takes no memory."""
+
+
+def blank(shape: Sequence[int], dtype: Any) -> Blank:
+    """A blank of a shape and dtype."""
+    if np.dtype(dtype).hasobject:
+        return np.broadcast_to(np.empty((), object), shape).view(Blank)
+    return np.ndarray.__new__(Blank, shape, dtype, _NOTHING, 0, (0,) * len(shape))
+
+
+def spread_out(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """For operators that are elementwise on operands that broadcast."""
+    shapes = [x.shape for x in operands if x is not None]
+    shape = shapes[0] if all(s == shapes[0] for s in shapes) else np.broadcast_shapes(*shapes)
+    return blank(shape, of_one_entry(kernel, operands, metadata).dtype)
+
+
+def viewed(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Any:
+    """For kernels that give views of operand 0, which cost nothing."""
+    return kernel(*operands, **metadata)
+
+
+def like_first(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """For operators whose result has the shape of operand 0 whatever their metadata."""
+    return blank(operands[0].shape, of_one_entry(kernel, operands, metadata).dtype)
+
+
+def reduced(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """For reductions over `axes`, which count from the end."""
+    (x,), axes = operands, {axis + operands[0].ndim for axis in metadata["axes"]}
+    kept = metadata["keepdims"]
+    shape = [1 if i in axes else d for i, d in enumerate(x.shape) if kept or i not in axes]
+    return blank(shape, of_one_entry(kernel, operands, metadata).dtype)
+
+
+def multiplied(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """For products of stacks of matrices, as `np.matmul` takes them."""
+    a, b = operands
+    rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()
+    if a.shape[-1] != b.shape[-2:][0]:
+        raise ValueError(f"{a.shape[-1]} columns cannot be multiplied with {b.shape[-2:][0]} rows")
+    front = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return blank((*front, *rows, *columns), of_one_entry(kernel, operands, metadata).dtype)
+
+
+def joined(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """For operands that are joined along `axis`, which counts from the end."""
+    first, axis = operands[0], metadata["axis"] + operands[0].ndim
+    others = {(*x.shape[:axis], *x.shape[axis + 1 :]) for x in operands}
+    if len(others) > 1 or any(x.ndim != first.ndim for x in operands):
+        raise ValueError(f"tensors joined along axis {axis} have to be of one shape otherwise")
+    length = sum(x.shape[axis] for x in operands)
+    shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
+    return blank(shape, np.result_type(*{x.dtype for x in operands}))
+
+
+def of_one_entry(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The result for operands of one entry each, of the same ranks and dtypes."""
+    ones = [x if x is None else np.ones((1,) * x.ndim, x.dtype) for x in operands]
+    return np.asarray(kernel(*ones, **metadata))

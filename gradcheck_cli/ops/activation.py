@@ -14,7 +14,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, binary, box_rules, composite, trained, unary, with_axis
-from gradcheck_cli.op.batching import elementwise, trailing
+from gradcheck_cli.op.batching import elementwise, like_first, spread_out, trailing
 from gradcheck_cli.op.sparsity import lines
 from gradcheck_cli.ops.binary import larger, smaller
 from gradcheck_cli.ops.reduce import SHORT, total
@@ -241,7 +241,7 @@ ACTIVATION: list[Op] = [
     composite("ThresholdedRelu", lambda x, *, alpha=1.0: sym.where(x > alpha, x, 0), flat="gated", sides="condition",
               does="x where it exceeds alpha, else 0."),
     Op("Clip", clip, clip_vjp, elementwise, step=clip_near_real, branch=clip_piece, ordered=True, moves="within",
-       flat="bounded", sides="bounds"),
+       flat="bounded", sides="bounds", outline=spread_out),
     composite("HardSigmoid", hard_sigmoid, squashes=True, sides="bounds", elsewhere="to one"),
     composite("HardSwish", lambda x: x * hard_sigmoid(x, alpha=1 / 6), flat="below", sides="bounds", elsewhere="to one",
               does="x times its hard sigmoid of slope 1/6."),
@@ -250,11 +250,12 @@ ACTIVATION: list[Op] = [
     unary("Softplus", softplus, lambda ct, y, x: ct * sym.sigmoid(x), elsewhere="to one"),
     unary("Softsign", softsign, softsign_vjp, step=softsign_step),
     Op("Softmax", softmax, softmax_vjp, trailing, bind=with_axis(-1), sparsity=lines,
-       boxes=box_rules.along("axis"), same_axes=True, squashes=True, cost=5.0, elsewhere="to one",
+       boxes=box_rules.along("axis"), outline=like_first, same_axes=True, squashes=True, cost=5.0,
+       elsewhere="to one",
        slope=lambda y, axis: np.max(y * (1 - y), axis=axis, keepdims=True)),  # the largest of those that share a sum
     Op("LogSoftmax", log_softmax, lambda ct, y, x, axis: (ct - sym.exp(y) * sym.sum(ct, (axis,)),), trailing,
        bind=with_axis(-1), sparsity=lines, boxes=box_rules.along("axis"), same_axes=True, squashes=True, cost=5.0,
-       elsewhere="to one"),
+       outline=like_first, elsewhere="to one"),
     composite("Gelu", gelu, elsewhere="to one"),
     composite("Mish", lambda x: x * sym.tanh(sym.softplus(x)), elsewhere="to one", does="x tanh(softplus(x))."),
     composite("Swish", swish, elsewhere="to one"),

@@ -23,7 +23,7 @@ from gradcheck_cli.graph import Array
 from gradcheck_cli.native.geometry import Windows, conv_shape, conv_transpose_shape
 from gradcheck_cli.native.reference import combined
 from gradcheck_cli.op import Op, attributes_of, require_known, trained
-from gradcheck_cli.op.batching import trailing
+from gradcheck_cli.op.batching import Kernel, Operands, blank, trailing
 from gradcheck_cli.op.box_rules import Boxes, NodeShapes, OutputBoxes
 from gradcheck_cli.op.boxes import Box, Span, clipped
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets
@@ -372,6 +372,30 @@ def _overlaid(x: Array, node: EvaluatedNode) -> Array:
     return x
 
 
+def conv_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule of Conv: the number of windows along each axis."""
+    (x, w), window = operands[:2], {k: v for k, v in metadata.items() if k != "group"}
+    return blank((x.shape[0], w.shape[0], *conv_shape(x.shape[2:], w.shape[2:], **window)), _dtype_of(operands))
+
+
+def conv_transpose_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule of ConvTranspose: the space that the windows fill."""
+    (x, w), window = operands[:2], {k: v for k, v in metadata.items() if k != "group"}
+    space = conv_transpose_shape(x.shape[2:], w.shape[2:], **window)
+    return blank((x.shape[0], w.shape[1] * metadata["group"], *space), _dtype_of(operands))
+
+
+def pool_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> tuple[Array, ...] | Array:
+    """The outline rule of pools: a result for each window, and its position where that is asked for."""
+    (x,), outputs = operands, metadata.get("n_outputs", 1)
+    y = blank((*x.shape[:2], *(axis.count for axis in along(x, **metadata))), x.dtype)
+    return y if "n_outputs" not in metadata else (y, *(blank(y.shape, np.int64) for _ in range(outputs - 1)))
+
+
+def _dtype_of(operands: Operands) -> np.dtype[Any]:
+    return np.result_type(*(x.dtype for x in operands if x is not None))
+
+
 def conv_boxes(boxes: Boxes, node: NodeShapes) -> Sequence[OutputBoxes] | None:
     """The box rule of Conv: the windows that see a box, in all channels; around it are zeros."""
     if boxes[0] is None or any(box is not None for box in boxes[1:]):
@@ -429,8 +453,8 @@ def _seeing(
 
 CONV: list[Op] = [
     Op("Conv", conv, conv_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv, sparsity=conv_sparsity, boxes=conv_boxes,
-       widens=True, roles=trained(1, 2), space="windows", channels=1, cost="taps"),
+       outline=conv_outline, widens=True, roles=trained(1, 2), space="windows", channels=1, cost="taps"),
     Op("ConvTranspose", conv_transpose, conv_transpose_vjp, trailing, linear=((0, 1), (2,)), bind=bind_conv_transpose,
-       sparsity=conv_transpose_sparsity, boxes=conv_transpose_boxes, widens=True, roles=trained(1, 2), space="windows",
-       channels=1, cost="spread taps"),
+       sparsity=conv_transpose_sparsity, boxes=conv_transpose_boxes, outline=conv_transpose_outline, widens=True,
+       roles=trained(1, 2), space="windows", channels=1, cost="spread taps"),
 ]  # fmt: skip

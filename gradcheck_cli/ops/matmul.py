@@ -20,7 +20,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, box_rules, composite, trained
-from gradcheck_cli.op.batching import Kernel, Operands, raised
+from gradcheck_cli.op.batching import Kernel, Operands, multiplied, raised
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets, products
 from gradcheck_cli.ops.index import along
 from gradcheck_cli.ops.reduce import total
@@ -240,6 +240,7 @@ def _for_result(sets: Array, term: str, result: str) -> Array:
 
 MATMUL: list[Op] = [
     Op("MatMul", matmul, matmul_vjp, matmul_stack, linear=((0, 1),), sparsity=products, boxes=box_rules.products,
+       outline=multiplied,
        widens=True, channels=-1, cost="products"),
     composite("Gemm", gemm, roles=trained(0, 1, 2), channels=-1),
     Op("Einsum", einsum, einsum_vjp, einsum_stack, bind=bind_einsum, linear=(tuple(range(_MOST)),),

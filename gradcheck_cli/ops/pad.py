@@ -5,7 +5,7 @@ A negative pad cuts, so that padding with zeros and cutting are each other's gra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, box_rules, composite, require_known
-from gradcheck_cli.op.batching import Kernel, Operands, on, stack_size
+from gradcheck_cli.op.batching import Kernel, Operands, blank, like_first, on, stack_size, viewed
 from gradcheck_cli.op.sparsity import moved
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import as_tuple, axes_of, checked, scalar
@@ -135,6 +135,14 @@ def bind_pad(metadata: dict[str, Any], x: Array, value: Array | None = None) -> 
     return {"pads": tuple(pads), "mode": mode}
 
 
+def pad_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule: the lengths of x and of what is added."""
+    x, pads = operands[0], metadata["pads"]
+    dtype = np.result_type(*(v.dtype for v in operands if v is not None))
+    grown = zip(x.shape, pads[: x.ndim], pads[x.ndim :], strict=True)
+    return blank([d + before + behind for d, before, behind in grown], dtype)
+
+
 def pad_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Any) -> Any:
     """The batching rule: a probed value gets an axis for each of x behind the probe axis."""
     if not any(probed[1:]):
@@ -158,7 +166,7 @@ def _outside(ct: Var, x: Var, pads: Sequence[int]) -> Var:
 
 def _folded(ct: Var, x: Var, pads: Sequence[int], mode: str) -> Var:
     """The cotangent with repeated entries added up, axis by axis, and zeros where x was cut."""
-    shape = list(_cut(x.value, pads).shape)
+    shape = list(_cut(x.like, pads).shape)
     for i, index in _sources(shape, [max(p, 0) for p in pads], mode):
         target = (*ct.shape[:i], shape[i], *ct.shape[i + 1 :])
         ct = scatter_back(ct, ct.tape.constant(index), target, i)
@@ -205,15 +213,16 @@ def bind_trilu(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
 
 PAD: list[Op] = [
     Op("Slice", slice_, slice_vjp, on(0), bind=bind_slice, linear="each", sparsity=moved, boxes=box_rules.sliced,
+       outline=viewed,
        static={"starts": 1, "ends": 2, "axes": 3, "steps": 4}, integers={2: (2, 3), 4: (1, 1)}, moves="part",
        same_axes=True, cost="picks"),
     Op("Pad", pad, pad_vjp, pad_stack, static={"pads": 1, "axes": 3}, bind=bind_pad, linear="each", sparsity=moved,
-       same_axes=True),
+       outline=pad_outline, same_axes=True),
     composite("CenterCropPad", center_crop_pad, static={"shape": 1}),
     Op("Tile", lambda x, *, repeats: np.tile(x, repeats), tile_vjp, on(0), static={"repeats": 1}, bind=bind_tile,
        linear="each", sparsity=moved, integers={1: (1, 2)}, moves="all", does="x repeated along each axis."),
     Op("Trilu", lambda x, *, k=0, upper=1: (np.triu if upper else np.tril)(x, k),
        lambda ct, y, x, k, upper: (ct.tape.apply("Trilu", ct, np.asarray(k, np.int64), upper=upper),),
-       on(0), static={"k": 1}, bind=bind_trilu, linear="each", sparsity=moved,
+       on(0), static={"k": 1}, bind=bind_trilu, linear="each", sparsity=moved, outline=like_first,
        does="Matrices with zeros below (upper) or above diagonal k."),
 ]  # fmt: skip

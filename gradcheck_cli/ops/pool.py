@@ -26,6 +26,7 @@ from gradcheck_cli.ops.conv import (
     misfit,
     padded,
     pool_boxes,
+    pool_outline,
     pool_sparsity,
     reach,
     scattered,
@@ -106,7 +107,7 @@ def average_pool(x: Array, *, count_include_pad: int = 0, **window: Any) -> Arra
 
 def average_pool_vjp(ct: Var, y: Var, x: Var, *, count_include_pad: int, **window: Any) -> tuple[Var | None]:
     """An equal share of ct to every entry of the window."""
-    share = ct / x.tape.constant(counts(along(x.value, **window), count_include_pad), x.dtype)
+    share = ct / x.tape.constant(counts(along(x.like, **window), count_include_pad), x.dtype)
     return (_shared(share, x, window),)
 
 
@@ -250,12 +251,15 @@ def _shared(share: Var, x: Var, window: dict[str, Any]) -> Var | None:
 
 POOL: list[Op] = [
     Op("MaxPool", max_pool, max_pool_vjp, trailing, step=max_pool_near_real, branch=max_pool_branch, bind=bind_max_pool,
-       many=True, ordered=True, sparsity=pool_sparsity, boxes=pool_boxes, cuts=counting(1), space="windows", channels=1,
+       many=True, ordered=True, sparsity=pool_sparsity, boxes=pool_boxes,
+       outline=pool_outline, cuts=counting(1), space="windows", channels=1,
        cost="maxima"),
     Op("AveragePool", average_pool, average_pool_vjp, trailing, bind=bind_average_pool, linear="each",
-       sparsity=pool_sparsity, boxes=pool_boxes, space="windows", channels=1),
+       sparsity=pool_sparsity, boxes=pool_boxes,
+       outline=pool_outline, space="windows", channels=1),
     Op("LpPool", lp_pool, lp_pool_vjp, trailing, branch=lp_pool_branch, bind=bind_lp_pool, ordered=True,
-       sparsity=pool_sparsity, boxes=pool_boxes, space="windows", channels=1),
+       sparsity=pool_sparsity, boxes=pool_boxes,
+       outline=pool_outline, space="windows", channels=1),
     composite("GlobalAveragePool", lambda x: sym.mean(x, range(2, x.ndim)), space="windows", channels=1,
               elsewhere="one by one", does="The mean over the spatial axes."),
     composite("GlobalMaxPool", lambda x: sym.max(x, range(2, x.ndim)), space="windows", channels=1,

@@ -16,7 +16,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import POSITIVE, Op, box_rules, composite, from_end, rounding, with_axis, zero
-from gradcheck_cli.op.batching import Kernel, on
+from gradcheck_cli.op.batching import Kernel, like_first, on, reduced
 from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.shape import scalar
 
@@ -277,7 +277,13 @@ def _shifted(x: Var, axis: int, by: int, reverse: int) -> Var:
 
 def reducing(name: str, forward: Kernel, vjp: Any, **more: Any) -> Op:
     """A reduction with a rule."""
-    known = {"static": {"axes": 1}, "bind": bind_reduction, "sparsity": along("axes"), "boxes": box_rules.along("axes")}
+    known = {
+        "static": {"axes": 1},
+        "bind": bind_reduction,
+        "sparsity": along("axes"),
+        "boxes": box_rules.along("axes"),
+        "outline": reduced,
+    }
     return Op(name, forward, vjp, on(0), **{**known, **more})
 
 
@@ -318,6 +324,6 @@ REDUCE: list[Op] = [
     Op("CumSum", cumsum, lambda ct, y, x, axis, exclusive, reverse:
        (ct.tape.apply("CumSum", ct, np.asarray(axis, np.int64), exclusive=exclusive, reverse=1 - reverse),),
        on(0), static={"axis": 1}, bind=bind_cumulation, linear="each", sparsity=along("axis"), integers={1: (0, 0)},
-       same_axes=True, elsewhere="one by one"),
+       same_axes=True, outline=like_first, elsewhere="one by one"),
     composite("CumProd", cumprod, static={"axis": 1}, bind=bind_cumulation, integers={1: (0, 0)}),
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Interval, Op, from_end
-from gradcheck_cli.op.batching import Kernel, on
+from gradcheck_cli.op.batching import Kernel, Operands, blank, on
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import as_tuple, checked
@@ -144,6 +144,14 @@ def resize(
         if not sampling.inside.all():
             y = np.where(sampling.along(sampling.inside), y, np.asarray(extrapolation_value).astype(y.dtype))
     return y if y.dtype == x.dtype else _rounded(y, x.dtype)
+
+
+def resize_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule: the axes that are sampled change their length."""
+    shape = list(operands[0].shape)
+    for sampling in metadata["samplings"]:
+        shape[sampling.axis] = len(sampling.index)
+    return blank(shape, operands[0].dtype)
 
 
 def resize_sparsity(sets: Sets, node: EvaluatedNode) -> Array:
@@ -315,5 +323,5 @@ def _rounded(y: Array, dtype: np.dtype[Any]) -> Array:
 
 RESIZE: list[Op] = [
     Op("Resize", resize, resize_vjp, on(0), static={"roi": 1, "scales": 2, "sizes": 3}, bind=bind_resize,
-       sparsity=resize_sparsity, valid={2: Interval(1.0, 2.0)}, space="resized", elsewhere="rough"),
+       sparsity=resize_sparsity, outline=resize_outline, valid={2: Interval(1.0, 2.0)}, space="resized", elsewhere="rough"),
 ]  # fmt: skip

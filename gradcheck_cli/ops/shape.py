@@ -17,7 +17,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.memory import require_shape
 from gradcheck_cli.op import Op, box_rules, composite, deciding, from_end, narrowing, zero
-from gradcheck_cli.op.batching import Kernel, aligned, elementwise, on, shape_only, shaped
+from gradcheck_cli.op.batching import Kernel, aligned, elementwise, joined, on, shape_only, shaped, spread_out, viewed
 from gradcheck_cli.op.sparsity import first, moved
 from gradcheck_cli.ops.quantize import to_float8
 
@@ -243,7 +243,14 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
 
 def reshaping(name: str, forward: Kernel, binding: Any, **more: Any) -> Op:
     """An operator that keeps entries in their order."""
-    known = {"bind": binding, "linear": "each", "sparsity": moved, "boxes": box_rules.reshaped, "moves": "all"}
+    known = {
+        "bind": binding,
+        "linear": "each",
+        "sparsity": moved,
+        "boxes": box_rules.reshaped,
+        "moves": "all",
+        "outline": viewed,
+    }
     return Op(name, forward, lambda ct, y, x, **_: (sym.reshape(ct, x.shape),), shaped, **known, **more)
 
 
@@ -256,15 +263,15 @@ SHAPE: list[Op] = [
     reshaping("Unsqueeze", lambda x, *, axes=(), shape=(): x.reshape(shape), bind_unsqueeze, static={"axes": 1},
               does="x with new axes of length 1 at positions of the result."),
     Op("Transpose", transpose, transpose_vjp, on(0), bind=bind_transpose, linear="each", sparsity=moved,
-       boxes=box_rules.transposed, moves="all"),
+       boxes=box_rules.transposed, outline=viewed, moves="all"),
     Op("Expand", expand, lambda ct, y, x, shape: (ct,), shaped, static={"shape": 1}, bind=bind_expand, linear="each",
-       sparsity=moved, boxes=box_rules.expanded, integers={1: (1, 1)}, moves="all"),
+       sparsity=moved, boxes=box_rules.expanded, outline=viewed, integers={1: (1, 1)}, moves="all"),
     Op("Split", split, split_vjp, on(0), static={"split": 1}, bind=bind_split, linear="each", many=True, sparsity=moved,
-       boxes=box_rules.cut, moves="part"),
+       boxes=box_rules.cut, outline=viewed, moves="part"),
     Op("Concat", concat, lambda ct, y, *xs, axis: sym.split(ct, [x.shape[axis] for x in xs], axis), aligned,
-       linear="each", sparsity=moved, boxes=box_rules.joined, moves="joined", same_axes=True),
+       linear="each", sparsity=moved, boxes=box_rules.joined, outline=joined, moves="joined", same_axes=True),
     Op("Cast", cast, lambda ct, y, x, **_: (ct,), elementwise, linear="each", cuts=narrowing, like=None, moves="all",
-       straight="rounds"),
+       outline=spread_out, straight="rounds"),
     Op("CastLike", lambda x, target, *, saturate=1, round_mode="up":
        cast(x, to=target.dtype, saturate=saturate, round_mode=round_mode), lambda ct, y, x, target, **_: (ct, None),
        on(0), linear=((0,),), sparsity=first, cuts=deciding(1), like=1, moves="all", same_axes=True, straight="rounds",

@@ -222,16 +222,18 @@ def find_point(
     index: int = 0,
     dims: Mapping[str, int] | None = None,
     beside: Beside | None = None,
+    on: type[Tape] = Tape,
 ) -> Point:
     """The point number `index`: the first choice of open dimensions at which the model runs as far as `targets`.
 
-    `beside` runs another model at the same inputs, which has to run at the sizes that are chosen too.
+    `beside` runs another model at the same inputs, which has to run at the sizes that are chosen too; `on` is the kind
+    of tape to run on.
     """
     graph = source.graph
     check_sizes(graph, settings)
     shipped, known = _known(source, settings, dims or {})
     ready, needed = shipped.at(index), graph.needed_for(targets)
-    trials = _Trials(source, settings, ops, targets, index, ready, known, beside)
+    trials = _Trials(source, settings, ops, targets, index, ready, known, beside, on)
     search = Search(roles(graph, ops), known, trials.attempt)
     chosen = search.run()
     if chosen is None or trials.ran is None:
@@ -263,9 +265,10 @@ class _Trials:
         ready: Mapping[str, Any],
         known: Mapping[str, int],
         beside: Beside | None = None,
+        on: type[Tape] = Tape,
     ) -> None:
         self.source, self.settings, self.ops, self.targets, self.index = source, settings, ops, targets, index
-        self.ready, self.known, self.graph, self.beside = ready, known, source.graph, beside
+        self.ready, self.known, self.graph, self.beside, self.on = ready, known, source.graph, beside, on
         self.needed = source.graph.needed_for(targets)
         self.open = not set(open_dims(source.graph)) <= set(known)
         self.ran: tuple[Tape, Mapping[str, Any]] | None = None
@@ -287,7 +290,8 @@ class _Trials:
         drawn = draw(self.source, settings, self.ops, sizes, self.index, self.ready, self.needed)
         feeds = as_computed(graph, drawn, settings, self.ops, self.known)
         run_in, targets = settings.run_in, self.targets
-        tape = trace(graph, feeds, ops=self.ops, dtype=run_in, seed=settings.seed, targets=targets, lenient=True)
+        how: Any = {"ops": self.ops, "dtype": run_in, "seed": settings.seed, "on": self.on}
+        tape = trace(graph, feeds, targets=targets, lenient=True, halting=True, **how)
         failure = failure_of(graph, tape, targets, self.open)
         if failure is None and self.open and self.beside is not None:
             failure = self.beside(feeds)
@@ -384,9 +388,9 @@ def draw_input(source: Source, settings: Settings, ops: Ops, name: str, dims: Ma
 
 
 def _substantial(tape: Tape, targets: Sequence[str]) -> bool:
-    """True unless a target that could be computed is empty."""
-    made = [tape.named[name].value for name in targets if name in tape.named]
-    return all(value.size for value in made) or not made
+    """True unless a target that could be computed is empty, and not so at all sizes, as constants are."""
+    made = [x for name in targets if (x := tape.named.get(name)) is not None and x.name not in tape.fixed]
+    return all(x.size for x in made) or not made
 
 
 def _expected(

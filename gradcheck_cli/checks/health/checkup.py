@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.backward import Descended, check_rules, inexact, onward, pull_back, units_between
-from gradcheck_cli.autodiff.tape import Step, Tape, Unit, Var
+from gradcheck_cli.autodiff.tape import Held, Step, Tape, Unit, Var
 from gradcheck_cli.checks.health.layers import (
     Activity,
     FlowCurve,
@@ -218,10 +218,10 @@ class Passing(Tape):
     def weight(self, name: str, array: Array) -> Var:
         """The same for a constant."""
         dtype = np.dtype(object) if array.dtype.kind in "US" else self.widen(array.dtype)
-        return Var(self, name, array.astype(dtype, copy=False))
+        return Held(self, name, array.astype(dtype, copy=False))
 
     def recorded(self, make: Callable[[], Step], results: Sequence[Array]) -> tuple[Var, ...]:
-        return tuple([Var(self, "computed", y) for y in results])
+        return tuple([Held(self, "computed", y) for y in results])
 
 
 class Descent:

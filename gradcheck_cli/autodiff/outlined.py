@@ -1,0 +1,106 @@
+"""A tape that computes numbers when somebody reads them, where shapes and dtypes follow from those of operands.
+
+To learn how a graph of derivatives depends on sizes, a model is run at dozens of them, and almost no number is read:
+only those that shapes, branches and loops follow from.  All others stay blank (`op/batching.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gradcheck_cli.autodiff.tape import Held, Large, Step, Tape, Var, Where, Widen, run
+from gradcheck_cli.autodiff.weights import Recipe
+from gradcheck_cli.graph import Array
+from gradcheck_cli.op import Op
+from gradcheck_cli.op.batching import Blank, blank, shape_only
+
+_SMALL = 4096  # bytes of operands: results of smaller ones are computed at once
+
+
+class Evaluation:
+    """A step whose results nobody has read yet, with its operands: arrays, and recipes of what is not computed either."""
+
+    __slots__ = ("_given", "_how", "results")
+
+    def __init__(self, given: Sequence[Array | Recipe | None], how: Callable[[Sequence[Any]], Sequence[Array]]) -> None:
+        self._given, self._how = given, how
+        self.results: Sequence[Array] | None = None
+
+    def run(self) -> Sequence[Array]:
+        """The results; those that they follow from are computed first, one after the other, however many they are."""
+        waiting = [self]
+        while self.results is None:
+            last = waiting[-1]
+            before = [r.step for r in last._given if isinstance(r, Later) and r.step.results is None]
+            if last.results is None and before:
+                waiting.extend(before)
+                continue
+            if last.results is None:
+                last.results = last._how([r.made() if isinstance(r, Recipe) else r for r in last._given])
+                last._given = ()
+            waiting.pop()
+        return self.results
+
+
+class Later(Recipe):
+    """A tensor that is computed when it is read first, and kept from then on."""
+
+    __slots__ = ("_index", "step")
+
+    def __init__(self, like: Blank, step: Evaluation, index: int) -> None:
+        self.like, self.narrow, self.step, self._index = like, None, step, index
+
+    def made(self) -> Array:
+        return self.step.run()[self._index]
+
+
+class OutlinedTape(Tape):
+    """A tape that leaves numbers for later."""
+
+    def _arrays(self, op: Op, operands: Sequence[Any]) -> list[Any]:
+        if op.outlined is None and not op.composed and op.batching is not shape_only:
+            return super()._arrays(op, operands)
+        read = {index for _, index in op.signature.static}
+        return [x.like if _is_later(x) and i not in read else self._given(op, x) for i, x in enumerate(operands)]
+
+    def _given(self, op: Op, x: Any) -> Any:
+        return x.value if type(x) is Held or _is_later(x) else super()._given(op, x)
+
+    def _evaluate(
+        self, op: Op, arrays: Sequence[Array | None], metadata: Mapping[str, Any], where: Where
+    ) -> Sequence[Array]:
+        there = [x for x in arrays if x is not None]
+        if op.outlined is None or not (any(type(x) is Blank for x in there) or _are_large(there)):
+            return super()._evaluate(op, arrays, metadata, where)
+        self._require_evaluable(op, arrays, where)
+        made = run(op.outlined, arrays, metadata, where=where, widen=self.widen)
+        return [blank(y.shape, y.dtype) for y in made]
+
+    def recorded(self, make: Callable[[], Step], results: Sequence[Array]) -> tuple[Var, ...]:
+        if not any(type(y) is Blank for y in results):
+            return super().recorded(make, results)
+        step, values = make(), self.values
+        self.steps.append(step)
+        names = step.node.outputs
+        if self.fixed.issuperset(step.operands + step.statics):
+            self.fixed.update(names)
+        given = [values.recipes.get(n) or values[n] if n else None for n in step.operands]
+        evaluation = Evaluation(given, _evaluator(step, self.widen))
+        for index, (name, y) in enumerate(zip(names, results, strict=False)):
+            if name and type(y) is Blank:
+                values.recipes[name] = Later(y, evaluation, index)
+        return tuple([Large(self, n) if n else Held(self, n, y) for n, y in zip(names, results, strict=False)])
+
+
+def _is_later(x: Any) -> bool:
+    return isinstance(x, Large) and type(x.like) is Blank
+
+
+def _are_large(arrays: Sequence[Array]) -> bool:
+    return sum(x.nbytes for x in arrays) > _SMALL and not any(x.dtype == object for x in arrays)
+
+
+def _evaluator(step: Step, widen: Widen) -> Callable[[Sequence[Any]], Sequence[Array]]:
+    op, metadata, place, label = step.op, step.metadata, step.place, step.label
+    return lambda given: run(op, given, metadata, where=lambda: place.of(op.name, label), widen=widen)
