@@ -131,7 +131,9 @@ class Engine:
         for kind, value in child.listen():
             if kind == "stage":
                 self.listen.stage(child.errand.job, value)
-        if child.ended:
+        if child in self.idle:
+            self._discard(child)
+        elif child.ended:
             job, records = child.errand.job, child.records
             if child.lasts():
                 self.children.remove(child)
@@ -162,8 +164,7 @@ class Engine:
             child.overhear()
             self._settle(child)
         if child in self.idle:
-            self.idle.remove(child)
-            self._dismiss(child)
+            self._discard(child)
         self.selector.unregister(child.process.sentinel)
         self.leaving.remove(child)
         child.close()
@@ -171,6 +172,9 @@ class Engine:
     def _settle(self, child: Running) -> None:
         """Makes the record of a child that died, and starts another child for its remaining tasks."""
         self._part(child)
+        if child.fresh and child.served:  # it died before it could be told that it has another job
+            self._start(child.errand, child.records)
+            return
         job = child.errand.job
         size, seconds = round(child.most / (1 << 20), 1), round(time.monotonic() - child.began, 4)
         folder = folder_of_bundles(job)
@@ -187,6 +191,11 @@ class Engine:
         """Ends the work of a child, whose process may take a moment longer to end."""
         self.children.remove(child)
         self.admission.granted.pop(child.pid, None)
+        self._dismiss(child)
+
+    def _discard(self, child: Running) -> None:
+        """Ends a child that waited for another job, and said something or died instead."""
+        self.idle.remove(child)
         self._dismiss(child)
 
     def _dismiss(self, child: Running) -> None:
