@@ -33,8 +33,7 @@ def audited(numeric: Numeric, value: Array, ground: Ground, status: Array) -> Ar
         return None
     number = min(1 if numeric.mixed else AUDITED, count)  # a random direction is one of all entries
     rows = np.sort(np.random.default_rng(count).choice(count, number, replace=False))
-    for k in _GLANCES:
-        rows = rows[_unsettled(numeric, rows, k, value, ground)]
+    rows = rows[_unsettled(numeric, rows, value, ground)]
     for ks in (CHEAP_RUNGS, ALL_RUNGS):
         rows = rows[_disputes(numeric, rows, ks, value, ground, status).any(axis=1)]
     if not len(rows):
@@ -50,22 +49,25 @@ def _declared(program: Program) -> bool:
     return any(n in program.reached and is_inexact(values[n].dtype) for _, s in program.steps for n in s.statics)
 
 
-def _unsettled(numeric: Numeric, rows: Array, k: int, value: Array, ground: Ground) -> Array:
-    """Rows that a single difference, at step k of the ladder, does not settle.
+def _unsettled(numeric: Numeric, rows: Array, value: Array, ground: Ground) -> Array:
+    """Rows that no single difference, at a few steps of the ladder, settles.
 
     One that agrees says all: two methods so unlike do not meet by chance.  Where the finest probes of the ladder cross
     a branch, it would tell nothing.
     """
+    settled = np.zeros(len(rows), bool)
     if not len(rows):
-        return np.zeros(0, bool)
+        return settled
     part, exact, tolerance = numeric.directions.part(rows), value[rows], numeric.job.tolerance
-    steps = part.representable(rung(k))
-    [(quotients, crossed)] = by_differences(numeric.program, part, CENTRAL, [steps], numeric.job.budget)
-    seen = numeric.projected(quotients, rows)
-    with np.errstate(invalid="ignore"):
-        close = np.abs(seen - exact) <= _CLOSE * allowance(magnitude(exact, seen), ground.at(rows), tolerance)
-    blind = any_of(crossed, len(rows)) & (k == max(CHEAP_RUNGS))
-    return np.asarray(~(close.all(axis=1) | blind))
+    steps = [part.representable(rung(k)) for k in _GLANCES]  # in one stack
+    differences = by_differences(numeric.program, part, CENTRAL, steps, numeric.job.budget)
+    for k, (quotients, crossed) in zip(_GLANCES, differences, strict=True):
+        seen = numeric.projected(quotients, rows)
+        with np.errstate(invalid="ignore"):
+            close = np.abs(seen - exact) <= _CLOSE * allowance(magnitude(exact, seen), ground.at(rows), tolerance)
+        blind = any_of(crossed, len(rows)) & (k == max(CHEAP_RUNGS))
+        settled |= close.all(axis=1) | blind
+    return ~settled
 
 
 def _disputes(numeric: Numeric, rows: Array, ks: Sequence[int], value: Array, ground: Ground, status: Array) -> Array:
