@@ -90,7 +90,7 @@ def beyond(problem: Problem, x: str, mode: str) -> LimitError:
 def needed(problem: Problem, x: str, mode: str, jobs: int) -> float:
     """Bytes that a pair takes in a mode on `jobs` threads, the model included."""
     weights = sum(v.nbytes for v in problem.graph.constants.values())
-    jacobians = HELD * reals(problem.value(x)) * reals(problem.value(problem.y)) if mode == "full" else 0
+    jacobians = problem.cost(x).memory if mode == "full" else 0
     if jacobians == 0 and weights + _AT_MOST * jobs * problem.held <= FREE:  # without a loop over the steps
         return float(weights + problem.held)
     return weights + working(problem, x, mode, jobs) + jacobians

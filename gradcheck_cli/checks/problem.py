@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 _DECLARED = ("forward", "batching", "linear", "analytic", "step", "sparsity", "boxes")
 _BACKWARD = 3  # cost of a backward pass in forward runs
+_PATTERN_WORK = 1e10  # operations that a pattern may take before a mode is chosen: half a second
 _PROBES = 8  # forward runs of a row where onnxruntime evaluates y: its own and ours, at the same points
 
 
@@ -117,19 +118,30 @@ class Problem:
             self._structures[x] = Structure(program, self.budget, colors=colors)
         return self._structures[x]
 
-    def cost(self, x: str) -> Cost:
-        """Predicted cost of comparing all entries; the coloring counts where it is cheap to find."""
+    def cost(self, x: str, *, compressed: bool = True) -> Cost:
+        """Predicted cost of comparing all entries; the coloring counts where it is cheap to find.
+
+        `compressed` False is for a theoretical side that comes whole.
+        """
         program, rows, columns = self.program(x), reals(self.value(x)), reals(self.value(self.y))
         live = Structure(program, Budget()).alone
         cost = full_cost(program, rows, columns, live)
         if self.settings.forward == "onnxruntime":  # which evaluates each row by itself
             return replace(cost, work=cost.work + _PROBES * rows * forward_work(program))
-        if cost.work < SOON or cost.memory > self.budget.memory:
+        if cost.work < SOON and cost.memory <= self.budget.memory:
             return cost
-        coloring = self.structure(x).coloring if pattern_work(program, rows) <= SOON else None
+        coloring = self.structure(x).coloring if pattern_work(program, rows) <= _PATTERN_WORK else None
         if coloring is not None:
-            return full_cost(program, rows, columns, coloring.count)
+            cells = coloring.cells if compressed and self._compresses(x) else None
+            return full_cost(
+                program, rows, columns, coloring.count, cells=None if cells is None else cells.columns.size
+            )
         return full_cost(program, rows, columns, live, reach(program).work)
+
+    def _compresses(self, x: str) -> bool:
+        """Entries that are zero by structure are not kept: the complex step goes through, and all of y is finite."""
+        exact = self.settings.method in ("auto", "complex-step") and self.settings.compat is None
+        return exact and self.program(x).obstacle is None and bool(np.isfinite(self.value(self.y)).all())
 
     def theory_name(self, name: str) -> str:
         """Name on the tape of a tensor of the model."""

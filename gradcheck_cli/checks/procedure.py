@@ -494,8 +494,7 @@ class Procedure:
             if pair.gradient_of and together.theories and not pair.broken:
                 from gradcheck_cli.checks.second_order import asymmetric
 
-                hessian = together.theories[position].whole(self.budget(pair, shown=False))
-                pair.broken += asymmetric(hessian, result.x, result.comparison, tolerance)
+                pair.broken += asymmetric(together.theories[position], result.x, result.comparison, tolerance)
         self._locate(problem, pair)
         wrong = self.part is not None or self._wrong(pair)  # a part alone does not decide on the pair
         wanted = self.settings.pictures == "all" or (self.settings.pictures == "wrong" and wrong)

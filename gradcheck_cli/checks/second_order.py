@@ -140,14 +140,16 @@ def asymmetric(theory: Theory, x: Array, comparison: Comparison, tolerance: Tole
     hessian, agreed = theory.values, bool((comparison.status == Status.PASS).all()) and not comparison.ties
     if not agreed or x.dtype.kind == "c":
         return
+    mirrored = np.transpose if theory.cells is None else theory.cells.mirrored
     with np.errstate(invalid="ignore"):
-        gap = np.abs(hessian - hessian.T)
+        gap = np.abs(hessian - mirrored(hessian))
     allowed = tolerance.rtol * np.max(np.abs(hessian), initial=0.0, where=np.isfinite(hessian)) + tolerance.atol
     if not (gap > allowed).any():
         return
     moved = theory.spread()
-    beyond = gap > allowed + _SAFETY * (moved + moved.T)
+    beyond = gap > allowed + _SAFETY * (moved + mirrored(moved))
     if beyond.any():
-        row, column = (int(i) for i in np.argwhere(beyond)[0])
-        pair = f"{hessian[row, column]:.6g} and {hessian[column, row]:.6g}"
+        row, place = (int(i) for i in np.argwhere(beyond)[0])
+        column = place if theory.cells is None else int(theory.cells.columns[row, place])
+        pair = f"{hessian[row, place]:.6g} and {mirrored(hessian)[row, place]:.6g}"
         yield Broken(WRONG, f"the Hessian is not symmetric: entries [{row},{column}] and [{column},{row}] are {pair}")

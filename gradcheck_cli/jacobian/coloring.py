@@ -7,8 +7,9 @@ column of its answer belongs to one of them at most, and no decision on the way 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -45,21 +46,10 @@ class Pattern(Struct, frozen=True):
         """The most rows that meet in one column: no fewer colors do."""
         return int(np.max(np.sum(np.bitwise_count(self.words), axis=0, dtype=np.int64), initial=0))
 
-    def transposed(self) -> Pattern:
-        """The pattern of the transposed Jacobian."""
-        words = np.zeros((-(-self.columns // BITS), self.rows), np.uint64)
-        for block, rows, columns in self.blocks():
-            bits = np.left_shift(np.uint64(1), (columns % BITS).astype(np.uint64))
-            np.bitwise_or.at(words, (columns // BITS, rows + block.start), bits)
-        return Pattern(words, self.columns)
-
     def blocks(self) -> Iterator[tuple[range, Array, Array]]:
         """Some rows at a time: the entries `(row, column)` of these rows in their order, counted from the first."""
         for number, word in enumerate(self.words):
-            columns = np.flatnonzero(word)
-            bits = np.unpackbits(word[columns].astype("<u8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
-            rows, which = np.nonzero(bits.T)
-            yield range(BITS * number, min(BITS * (number + 1), self.rows)), rows, columns[which]
+            yield range(BITS * number, min(BITS * (number + 1), self.rows)), *_entries_of(word)
 
     def holds(self, rows: Array, columns: Array) -> Array:
         """Mask of single entries that belong to it."""
@@ -67,14 +57,65 @@ class Pattern(Struct, frozen=True):
         return np.asarray((self.words[rows // BITS, columns] >> shifts) & np.uint64(1), bool)
 
 
+def _entries_of(word: Array) -> tuple[Array, Array]:
+    """Row and column of the entries that one word for each column stands for, by row."""
+    columns = np.flatnonzero(word)
+    bits = np.unpackbits(word[columns].astype("<u8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
+    rows, which = np.divmod(np.flatnonzero(bits.T.copy().view(bool)), max(len(columns), 1))
+    return rows, columns[which]
+
+
+class Entries(Struct, frozen=True):
+    """The same as places: `row` and `column` of each entry that may differ from zero, by row, then by column."""
+
+    row: Array
+    column: Array
+    rows: int
+    columns: int
+
+    def fullest(self) -> int:
+        """The most rows that meet in one column: no fewer colors do."""
+        return int(np.max(np.bincount(self.column), initial=0))
+
+    @staticmethod
+    def transposed(some: Sequence[Entries]) -> Entries:
+        """Several with the same columns, one below the other, transposed."""
+        starts = np.cumsum([0, *(each.rows for each in some)])
+        row = np.concatenate([each.row + start for each, start in zip(some, starts.tolist(), strict=False)])
+        column = np.concatenate([each.column for each in some])
+        order = np.argsort(column, kind="stable")
+        return Entries(column[order], row[order], some[0].columns, int(starts[-1]))
+
+
 def pattern(program: Program, budget: Budget) -> Pattern:
     """The sparsity pattern of what a program leads from its one probed tensor to its one output."""
     x, y = program.tape.values[program.probes[0]], program.tape.values[program.outputs[0]]
-    rows = np.arange(reals(x))
-    words = np.zeros((-(-len(rows) // BITS), reals(y)), np.uint64)
-    for piece, part in in_chunks(partial(_reached, program, rows), len(words), program.bytes_per_probe(), budget):
+    words = np.zeros((-(-reals(x) // BITS), reals(y)), np.uint64)
+    for piece, part in _pieces(program, budget):
         words[piece.start : piece.stop] = part()
-    return Pattern(words, len(rows))
+    return Pattern(words, reals(x))
+
+
+def entries(program: Program, budget: Budget) -> Entries | None:
+    """The entries of the pattern, whose words are not kept; None where so many meet in a column that colors are many."""
+    x, y = program.tape.values[program.probes[0]], program.tape.values[program.outputs[0]]
+    found: list[tuple[Array, Array]] = []
+    meeting = np.zeros(reals(y), np.int64)
+    for piece, part in _pieces(program, budget):
+        for number, word in enumerate(part(), piece.start):
+            meeting += np.bitwise_count(word)
+            if int(np.max(meeting, initial=0)) > _WORTH * reals(x):
+                return None
+            rows, columns = _entries_of(word)
+            found.append(((rows + BITS * number).astype(np.int32), columns.astype(np.int32)))
+    row, column = (np.concatenate(each) for each in zip(*found, strict=True)) if found else (np.zeros(0, np.int32),) * 2
+    return Entries(row, column, reals(x), reals(y))
+
+
+def _pieces(program: Program, budget: Budget) -> Iterable[tuple[range, Callable[[], Array]]]:
+    """The words of the pattern, some at a time."""
+    rows = np.arange(reals(program.tape.values[program.probes[0]]))
+    return in_chunks(partial(_reached, program, rows), -(-len(rows) // BITS), program.bytes_per_probe(), budget)
 
 
 def sample(program: Program, seed: int = 0) -> Pattern:
@@ -157,7 +198,7 @@ def _fitting(sets: Array, shape: tuple[int, ...]) -> Array:
     return sets
 
 
-_LOOK, _LONGEST = 128, 4e9  # words that one comparison costs besides its own; that all may take: some two seconds
+_LOOK, _LONGEST = 2000, 5e8  # words that a row counts as besides its own; that all may take: some two seconds
 _WORTH = 0.5  # of the rows: more colors save too little
 _MEETING = 0.75  # of rows drawn at random, in one column: all of them will not do with few colors
 _NO_PATTERN = (*FAILURES, MemoryError)
@@ -210,10 +251,15 @@ class Structure:
         except _NO_PATTERN:
             return None
 
-    @property
-    def known(self) -> Pattern | None:
-        """The pattern, where colors are wanted and may be few, and it is worth its work."""
-        return None if not self.colors or self._idle or self._crowded else self.pattern
+    @cached_property
+    def known(self) -> Entries | None:
+        """The entries of the pattern, where colors are wanted and may be few, and it is worth its work."""
+        if not self.colors or self._idle or self._crowded:
+            return None
+        try:
+            return entries(self.program, self.budget)
+        except _NO_PATTERN:
+            return None
 
     @cached_property
     def coloring(self) -> Coloring | None:
@@ -247,44 +293,31 @@ class Structure:
         return some.rows == BITS and some.fullest() > _MEETING * BITS
 
 
-def colored(known: Pattern) -> Coloring | None:
+def colored(known: Entries) -> Coloring | None:
     """A color for each row, the first that no row which it meets has; None if that takes too many."""
     most = int(_WORTH * known.rows)
     if not known.columns or known.fullest() > most:
         return None
-    taken: list[int] = []  # columns that the rows of each color have so far, as bits
-    colors: list[int] = []
-    looked = 0  # words that were compared, or as good as
-    free: dict[int, int] = {}  # columns of a row -> the first color that may be free for another row of the same ones
-    for block, rows, columns in known.blocks():
-        bits = np.zeros((len(block), known.columns), bool)
-        bits[rows, columns] = True
-        for packed in np.packbits(bits, axis=1, bitorder="little"):
-            mine = int.from_bytes(packed.tobytes(), "little")
-            start = free.get(mine, 0)
-            color = _free(taken, mine, start)
-            looked += (color - start + 1) * (_LOOK + known.columns // BITS)
-            if color == len(taken):
-                taken.append(0)
-                if len(taken) > most or looked > _LONGEST:
-                    return None
-            taken[color] |= mine
-            free[mine] = color + bool(mine)
-            colors.append(color)
-    return _with_cells(known, np.asarray(colors), len(taken))
+    colors = _first_free(known, most)
+    if colors is None:
+        return None
+    return Coloring(colors, int(np.max(colors, initial=-1)) + 1, known.columns, known.row, known.column)
 
 
-def _free(taken: list[int], mine: int, first: int) -> int:
-    """The first color, from a known one on, that has none of these columns."""
-    for color in range(first, len(taken)):
-        if not taken[color] & mine:
-            return color
-    return len(taken)
-
-
-def _with_cells(known: Pattern, colors: Array, count: int) -> Coloring:
-    owners, columns = [], []
-    for block, rows, at in known.blocks():
-        owners.append(rows + block.start)
-        columns.append(at)
-    return Coloring(colors, count, known.columns, np.concatenate(owners), np.concatenate(columns))
+def _first_free(known: Entries, most: int) -> Array | None:
+    """For each row the first color that no earlier row has which meets it; None if that takes more than `most`, or long."""
+    taken = np.zeros((known.columns, 1), np.uint64)  # colors of the rows that each column has met, as bits
+    colors, looked = np.zeros(known.rows, np.int64), 0
+    stops = np.cumsum(np.bincount(known.row, minlength=known.rows)).tolist()
+    for row, (start, stop) in enumerate(pairwise([0, *stops])):
+        mine = known.column[start:stop]
+        met = int.from_bytes(np.bitwise_or.reduce(taken[mine], axis=0).astype("<u8").tobytes(), "little")
+        color = (~met & (met + 1)).bit_length() - 1
+        looked += _LOOK + len(mine) * taken.shape[1]
+        if color >= most or looked > _LONGEST:
+            return None
+        if color >= BITS * taken.shape[1]:
+            taken = np.concatenate([taken, np.zeros_like(taken)], axis=1)
+        taken[mine, color // BITS] |= np.uint64(1 << color % BITS)
+        colors[row] = color
+    return colors

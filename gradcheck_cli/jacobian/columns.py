@@ -20,7 +20,7 @@ from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import FAILURES
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.memory import TooLarge, spell
-from gradcheck_cli.jacobian.coloring import Coloring, Pattern, Structure, colored
+from gradcheck_cli.jacobian.coloring import Coloring, Entries, Structure, colored
 from gradcheck_cli.jacobian.cost import COLORED_STEP, COLORED_WORK, HELD, forward_work
 from gradcheck_cli.jacobian.directions import reals
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward
@@ -182,11 +182,9 @@ class Columns:
 
     def _coloring(self) -> Coloring | None:
         """Colors of the columns, the same for every x; None where they are many, or unknown."""
-        patterns = [structure.known for structure in self.structures]
-        whole = [pattern.transposed() for pattern in patterns if pattern is not None]
-        if len(whole) < len(self.structures) or not whole:
-            return None
-        return colored(Pattern(np.concatenate([each.words for each in whole], axis=1), whole[0].rows))
+        known = [structure.known for structure in self.structures]
+        some = [entries for entries in known if entries is not None]
+        return colored(Entries.transposed(some)) if some and len(some) == len(known) else None
 
     def _together(self, coloring: Coloring, rounding: int | None) -> list[Jacobian] | None:
         """By one pass for each color; no way where what is not finite may have spread beyond its entries."""

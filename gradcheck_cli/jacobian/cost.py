@@ -20,9 +20,13 @@ COLORED_WORK, COLORED_STEP = 5e6, 2e5  # operations that looking for colors coun
 SOON = 1e9  # operations that nobody waits for: some tenths of a second
 FULL_WORK = 1e11  # operations that a full check may take: some ten seconds on two cores
 HELD = 28  # bytes of an entry: of both sides, of what the numerical one can have wrong, of what its status takes
+HELD_CELL = (
+    96  # bytes of an entry of a compressed Jacobian: the same, its place, its color's answer, and copies of these
+)
 OPERATIONS = 1.5e10  # in a second, roughly
 _STEP = 5e6  # operations that all passes over a step count as besides: Python, some tenths of a millisecond
 _ENTRY = 300.0  # operations that comparing one entry counts as
+_PASSES = 2  # times as many colors of columns as of rows, at most, as it mostly is
 _RUNS = {"nodes": 200.0, "directional": 100.0, "sampled": 400.0}  # of the model that the other modes are worth
 _UNIT = {"nodes": 3e7}  # operations that a step on its own counts as besides
 
@@ -65,15 +69,27 @@ def duration(seconds: float) -> str:
     return f"{max(seconds, 1):.0f} s"
 
 
-def full_cost(program: Program, rows: int, columns: int, probed: int | None = None, probe: float | None = None) -> Cost:
+def full_cost(
+    program: Program,
+    rows: int,
+    columns: int,
+    probed: int | None = None,
+    probe: float | None = None,
+    cells: int | None = None,
+) -> Cost:
     """The cost of all rows by the complex step, and all columns by one backward pass each.
 
     probed  probes that tell all rows: as many as colors, or rows that reach anything
     probe   operations of one; those of a whole run where it is not known to reach less
+    cells   entries that are kept, where the others are zero by the structure of the model: then columns share passes
+            as rows share probes
     """
     one, probes = forward_work(program), rows if probed is None else probed
-    work = probes * (one if probe is None else probe) + 3.0 * columns * one
-    return Cost(rows * columns, work + _ENTRY * rows * columns + _STEP * len(program.steps), HELD * rows * columns)
+    kept = rows * columns if cells is None else cells
+    passes = columns if cells is None else min(columns, _PASSES * probes)
+    work = probes * (one if probe is None else probe) + 3.0 * passes * one
+    memory = HELD * kept if cells is None else HELD_CELL * cells
+    return Cost(rows * columns, work + _ENTRY * kept + _STEP * len(program.steps), memory)
 
 
 def partial_work(program: Program, mode: str) -> float:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,6 +135,16 @@ class Nonzeros(Struct, frozen=True, dict=True):
         found = np.zeros(self.width)
         np.maximum.at(found, self.columns.reshape(-1), values.reshape(-1))
         return found
+
+    def mirrored(self, values: Array) -> Array:
+        """For each cell of a square Jacobian the entry across its diagonal."""
+        rows, places = np.nonzero(self.mask)
+        here, across = (
+            a * self.width + b for a, b in permutations((rows, self.columns[rows, places].astype(np.int64)))
+        )
+        order = np.argsort(here)
+        found = order[np.searchsorted(here, across, sorter=order).clip(max=len(here) - 1)]
+        return self.filled(np.where(here[found] == across, values[rows, places][found], 0.0))
 
     def place(self, row: int, column: int) -> int | None:
         """The number of a column among the cells of a row; None where it is in none of them."""

@@ -12,18 +12,20 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.checks.estimates import FREE
 from gradcheck_cli.checks.sketch import sketch
 from gradcheck_cli.compare.counts import counts_of, entry_at
 from gradcheck_cli.compare.pair import Full, PairJob, PairResult, Theory
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.errors import UsageError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.op import Op
 from gradcheck_cli.settings import Method
 from gradcheck_cli.verdict.rule import Comparison, Nonzeros, Status, Tolerance, apart, cells_of, worst
 from tests.checking.small import check, model, scaled, with_rule
-from tests.checking.test_coloring import METHODS, MODELS, every_operator, programs, theoretical
+from tests.checking.test_coloring import METHODS, MODELS, SQUARE, every_operator, programs, theoretical
 
 RNG = np.random.default_rng(5)
 
@@ -205,3 +207,53 @@ def test_entries_that_no_cell_holds_are_checked_and_pass() -> None:
     result = PairResult(found, "auto", np.zeros(2), np.zeros(32))
     assert entry_at(result, 1, 30).pattern == "x 0.5"
     assert counts_of(result).gradient.zeros == 61
+
+
+FILTERS = RNG.normal(size=(3, 3, 3, 3))
+IMAGES = model(("Conv", "x w", "c", SAME), ("Tanh", "c", "t"), ("Conv", "t w", "y", SAME), x=(1, 3, 64, 64),
+               constants={"w": FILTERS})  # fmt: skip
+
+
+def test_a_sparse_jacobian_is_compared_in_full_where_all_of_its_entries_would_not_fit() -> None:
+    found = check(IMAGES, memory_limit=FREE)
+    every = 12288**2
+    assert 8 * every > 4 * FREE
+    assert (found.mode, found.status, found.entries["total"], found.entries["checked"]) == (
+        "full",
+        "pass",
+        every,
+        every,
+    )
+    assert found.gradient["zero_fraction"] > 0.99
+
+
+def test_the_cost_of_a_sparse_jacobian_is_that_of_its_entries() -> None:
+    assert check(IMAGES, mode="full", memory_limit=FREE).status == "pass"
+    with pytest.raises(UsageError, match=r"has 1\.5e8 entries"):
+        gc.check(IMAGES, mode="full", memory_limit=FREE, method="richardson")  # differences bound zeros as well
+
+
+STRAY = model(("Square", "x", "y"), x=(128, 128))
+STRAYING = {**gc.OPS, ("", "Square"): SQUARE}
+
+
+def test_a_rule_that_leaves_the_structure_is_found_node_by_node_where_all_entries_do_not_fit() -> None:
+    found = check(STRAY, memory_limit=FREE, ops=STRAYING)
+    assert (found.mode, found.status) == ("nodes", "fail")
+    assert found.suspect is not None
+    assert found.suspect.op == "Square"
+
+
+def test_a_rule_that_leaves_the_structure_has_an_error_in_full_mode_where_all_entries_do_not_fit() -> None:
+    [found] = gc.check(STRAY, mode="full", memory_limit=FREE, ops=STRAYING).checks
+    assert (found.status, found.code) == ("limit", "GC602")
+    assert "all entries take" in found.message
+
+
+def test_a_hessian_is_held_against_its_transpose_in_either_form() -> None:
+    pattern = RNG.random((40, 40)) < 0.04
+    pattern |= np.eye(40, dtype=bool)
+    cells = cells_of(*np.nonzero(pattern), pattern.shape)
+    dense = np.where(pattern, RNG.normal(size=(40, 40)), 0.0)
+    assert not (pattern == pattern.T).all()
+    np.testing.assert_array_equal(cells.mirrored(cells.kept(dense)), cells.kept(dense.T))

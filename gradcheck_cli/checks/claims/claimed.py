@@ -504,7 +504,7 @@ class ClaimAtPoint:
 def plan(pair: Pair, here: ClaimAtPoint, left: float) -> float:
     """Sets the mode of a claim by the work `left` for full comparisons; returns the work left after it."""
     problem, settings = here.problem, here.problem.settings
-    cost = problem.cost(pair.x)
+    cost = problem.cost(pair.x, compressed=False)
     fits = cost.memory <= problem.budget.memory
     if settings.mode == "full" and not fits:
         raise too_large(cost, problem, pair.x)
