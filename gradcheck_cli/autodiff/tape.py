@@ -324,7 +324,10 @@ class Tape:
     blocked    tensors that could not be computed, with the reason
     general    True if the same steps are to hold for other sizes
     drawing    indices of the model's nodes that drew random numbers
+    keeps      False if results live as long as their `Var`s, and have no names
     """
+
+    keeps = True
 
     def __init__(self, ops: Ops, *, dtype: str = "float64", seed: int = 0) -> None:
         self.ops, self.dtype, self.seed = ops, dtype, seed

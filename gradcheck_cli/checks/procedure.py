@@ -150,6 +150,10 @@ class Procedure:
         idle = settings.straight_through and not rounds(source, settings, ops)
         source, ops = through(source, settings, ops)
         self.remarks = (*unused_operators(source, OPS), *([NOTHING_ROUNDS] if idle else []))
+        if settings.second_order:
+            from gradcheck_cli.ops.recurrent import unrolled_in  # seldom asked for
+
+            ops = unrolled_in(ops)
         ops = ops_for(source, ops)
         source, settings = opened(source, settings if settings.compat is None else as_tensorflow(settings), ops)
         require_runtime(source, settings)

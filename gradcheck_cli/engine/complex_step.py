@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from gradcheck_cli import native
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.weights import TapeValues
-from gradcheck_cli.engine.rounding import RandomRounding, factors
+from gradcheck_cli.engine.rounding import Moves, RandomRounding, factors
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.batching import Kernel, elementwise, takes_stacks
 from gradcheck_cli.op.box_rules import Restricted, same_place
@@ -48,9 +48,13 @@ class Pushforward:
         self._finite: dict[str, bool] = {}
 
     def through(
-        self, index: int, step: Step, tangents: Mapping[str, Stack], rounding: RandomRounding | None = None
-    ) -> dict[str, Stack]:
-        """Tangents of the step's floating-point outputs, by name, from those of its operands."""
+        self, index: int, step: Step, tangents: Mapping[str, Stack], rounding: RandomRounding | None = None,
+        wanted: Collection[str] | None = None,
+    ) -> dict[str, Stack]:  # fmt: skip
+        """Tangents of the step's floating-point outputs, by name, from those of its operands.
+
+        An operator with a rule of its own may leave out those that are not `wanted`; None: all are.
+        """
         if not self.finite(step.operands):  # 0 * inf: entries outside of a box may be NaN
             tangents = {n: dense(tangents[n]) for n in step.operands if n in tangents}
         live = [bool(n) and n in tangents for n in step.operands]
@@ -63,12 +67,14 @@ class Pushforward:
                 return {}
         elif step.op.batching is elementwise and not step.op.many:
             made = self._slope_tangent(index, step, tangents, live)
+        elif step.op.inside is not None and step.op.inside.pushforward is not None:
+            made = self._pushed(step.op.inside.pushforward, step, tangents, wanted, rounding)
         elif (local := self._lines(index, step, tangents, live)) is not None:
             made = native.along_lines(np.asarray(tangents[step.operands[0]]), local, step.metadata["axis"])
         else:
             made = self._complex_tangent(step, tangents, live, rounding)
         pairs = zip(step.node.outputs, made if step.op.many else (made,), strict=False)
-        return {name: value for name, value in pairs if name in outputs}
+        return {name: value for name, value in pairs if name in outputs and value is not None}
 
     def finite(self, names: Sequence[str]) -> bool:
         """True if all of these tensors hold finite numbers only."""
@@ -133,12 +139,24 @@ class Pushforward:
             return total
         return np.broadcast_to(total, (total.shape[0], *shape))
 
+    def _pushed(
+        self, rule: Kernel, step: Step, tangents: Mapping[str, Stack], wanted: Collection[str] | None,
+        rounding: RandomRounding | None,
+    ) -> Any:  # fmt: skip
+        """Tangents by the rule of an operator that is many steps inside."""
+        operands = [self.tape.values[n] if n else None for n in step.operands]
+        moving = [dense(tangents[n]) if n in tangents and is_inexact(self.tape.values.like(n).dtype) else None
+                  for n in step.operands]  # fmt: skip
+        asked = [wanted is None or n in wanted for n in step.node.outputs]
+        move = None if rounding is None else Moves(rounding)
+        return rule(operands, moving, asked, _slope, move, **step.metadata)
+
     def slope(self, index: int, step: Step, i: int) -> Array:
         """The derivative of an elementwise step by its operand i, at the point."""
         if (index, i) not in self._slopes:
             operands: list[Any] = [self.tape.values[n] if n else None for n in step.operands]
             x = operands[i]
-            h = _STEP * np.where(x == 0, 1.0, np.minimum(np.maximum(np.abs(x), _FLOOR), 1.0))
+            h = _step_at(x)
             operands[i] = x + 1j * h
             rank = self.tape.values[step.node.outputs[0]].ndim
             h = h.reshape((1,) * (rank - h.ndim) + h.shape)
@@ -178,6 +196,17 @@ class Pushforward:
         made = batched(step, _continued(step), operands, live, self.shapes(step), bases)
         results = [_slope_of(y, h) for y in (made if step.op.many else (made,))]
         return tuple(results) if step.op.many else results[0]
+
+
+def _step_at(x: Array) -> Array:
+    """The complex step of each entry by itself."""
+    return np.asarray(_STEP * np.where(x == 0, 1.0, np.minimum(np.maximum(np.abs(x), _FLOOR), 1.0)))
+
+
+def _slope(function: Kernel, x: Array) -> Array:
+    """The derivative of an elementwise function, by the complex step."""
+    h = _step_at(x)
+    return np.asarray(np.imag(function(x + 1j * h)) / h).astype(x.dtype, copy=False)
 
 
 def linear_groups(step: Step) -> Sequence[Sequence[int]]:
@@ -307,7 +336,8 @@ def staged(
     pushforward: Pushforward, steps: Sequence[Numbered], live: Collection[str], outputs: Collection[str]
 ) -> list[Stage]:
     """The steps as stages, for the case that the tensors `live` carry tangents at the start."""
-    planner, values = _Planner(pushforward, set(live)), pushforward.tape.values
+    read = {*outputs, *(n for _, step in steps for n in step.operands)}
+    planner, values = _Planner(pushforward, set(live), read), pushforward.tape.values
     drafts = [planner.draft(*numbered) for numbered in steps]
     formulas = [draft if isinstance(draft, Formula) else None for draft in drafts]
     stages = []
@@ -423,15 +453,15 @@ class Curved(Prepared):
 class _Planner:
     """Follows, step by step, which tensors carry tangents, and picks how each step makes its own."""
 
-    def __init__(self, pushforward: Pushforward, live: set[str]) -> None:
-        self.pushforward, self.live = pushforward, live
+    def __init__(self, pushforward: Pushforward, live: set[str], read: set[str]) -> None:
+        self.pushforward, self.live, self.read = pushforward, live, read
         self.values = pushforward.tape.values
 
     def draft(self, index: int, step: Step) -> Formula | Make:
         """The formula of a step that can be fused, or a stage of its own."""
         moving = [i for i, n in enumerate(step.operands) if n and n in self.live]
         outputs = [n for n in step.node.outputs if n and is_inexact(self.values.like(n).dtype)]
-        through = partial(self.pushforward.through, index, step)
+        through = partial(self.pushforward.through, index, step, wanted=self.read)
         groups = linear_groups(step)
         if not moving or not outputs or (groups and {*moving}.isdisjoint(i for g in groups for i in g)):
             return through  # it makes no tangent
@@ -458,7 +488,8 @@ class _Planner:
 
     def _curved(self, step: Step, moving: Collection[int], outputs: Collection[str], through: Make) -> Make:
         """A step that is not linear as one run of its kernel; elementwise ones have slopes."""
-        if step.op.batching is elementwise and not step.op.many:
+        inside = step.op.inside is not None and step.op.inside.pushforward is not None
+        if inside or (step.op.batching is elementwise and not step.op.many):
             return through
         return Curved(self.values, step, [i in moving for i in range(len(step.operands))], outputs).make
 

@@ -24,7 +24,7 @@ from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.engine.chunks import Decisions, StackResult, gathered
 from gradcheck_cli.engine.complex_step import Pushforward, Stage, batched, linear_groups, staged
-from gradcheck_cli.engine.rounding import RandomRounding, coarsened, factors, rounded
+from gradcheck_cli.engine.rounding import Moves, RandomRounding, coarsened, factors, rounded
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, between, is_inexact
 from gradcheck_cli.op import bind, boxes
@@ -197,7 +197,7 @@ class Program:
     def __init__(self, tape: Tape, probes: Sequence[str], outputs: Sequence[str]) -> None:
         self.tape, self.probes, self.outputs = tape, tuple(probes), tuple(outputs)
         self.steps = steps_between(tape.steps, self.probes, {*self.outputs, *tape.guards})
-        self.reached = {*self.probes, *(n for _, step in self.steps for n in step.node.outputs)}
+        self.reached = {*self.probes, *(n for _, step in self.steps for n in step.node.outputs if n)}
         self.dies = self._last_uses()
         self.evaluations: Counter[str] = Counter()  # number of probes run, by "real" and "complex"
         self._pushforward = Pushforward(tape)
@@ -371,12 +371,22 @@ class Program:
             given: Mapping[str, Array] = live
             if rounding is not None and step.op.backward_stable:
                 given = {n: live[n] * factors(live[n], rounding) for n in step.operands if n in live}
-            made = self._batched(step, step.op.forward, given)
+            made = self._inside(step, given, rounding) if rounding is not None else None
+            made = self._batched(step, step.op.forward, given) if made is None else made
         results = made if step.op.many else (made,)
         if rounding is None:
             return results
         moved = (rounded(as_stack(y), step, rounding) for y in results)
         return tuple(coarsened(y, step, i, rounding) for i, y in enumerate(moved))
+
+    def _inside(self, step: Step, live: Mapping[str, Any], rounding: RandomRounding) -> Any:
+        """Results of a step inside of which every result is moved by roundings; None where it has no results inside."""
+        if step.op.inside is None:
+            return None
+        values = self.tape.values
+        operands = [None if not n else live[n] if n in live else values[n] for n in step.operands]
+        probed = [bool(n) and n in live for n in step.operands]
+        return step.op.inside.rounded(Moves(rounding), operands, probed, step.metadata)
 
     def _batched(self, step: Step, kernel: Any, live: Mapping[str, Any]) -> Any:
         if any(n in live for n in step.statics):

@@ -5,6 +5,7 @@ Rounding errors of a derivative are measured by the effect that this has on a ru
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any
@@ -18,6 +19,7 @@ from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.boxes import BoxStack, windows
 
 _OF_ONE = {"Sigmoid"}  # other implementations have an absolute error of eps, however small the result
+_AHEAD = 1 << 15  # random numbers drawn at once
 ROUNDINGS = 16.0  # units of rounding by which results are moved: more than chance can cancel
 
 
@@ -66,6 +68,27 @@ def rounded(values: Any, step: Step, rounding: RandomRounding) -> Any:
     if step.op.normwise:
         return values + (factors(values, rounding) - 1) * _largest(values)
     return _times(values, factors(values, rounding))
+
+
+class Moves:
+    """Moves of the results inside of a kernel: many small arrays, so that random numbers are drawn in advance."""
+
+    def __init__(self, rounding: RandomRounding) -> None:
+        self.rounding, self.drawn, self.used = rounding, np.zeros((1, 0)), 0
+
+    def __call__(self, op: str, values: Array) -> Array:
+        """A stack of results of an operator, each moved by some roundings of itself."""
+        size = math.prod(values.shape[1:])
+        if self.used + size > self.drawn.shape[1]:
+            self.drawn, self.used = self.rounding.draw((max(size, _AHEAD),)), 0
+        by = self.drawn[:, self.used : self.used + size].reshape(len(self.drawn), *values.shape[1:])
+        self.used += size
+        by = by * (ROUNDINGS * np.finfo(values.dtype).eps)
+        if op in _OF_ONE and self.rounding.mode is Rounding.ELSEWHERE:
+            by = by * np.maximum(np.abs(values), 1)
+        else:
+            by = by * values
+        return (values + by).astype(values.dtype, copy=False)
 
 
 def factors(values: Array, rounding: RandomRounding) -> Array:

@@ -25,7 +25,7 @@ from gradcheck_cli.export.runs import needed
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.graph.containers import CONTAINERS, described
 from gradcheck_cli.op import Op, Ops, table
-from gradcheck_cli.ops.recurrent import RECURRENT
+from gradcheck_cli.ops.recurrent import UNROLLED
 from gradcheck_cli.ops.subgraphs import CONTROL_FLOW
 
 NUMBER, FLAG = TensorType(np.dtype(np.int64), ()), TensorType(np.dtype(np.bool_), ())  # first inputs of a Loop's body
@@ -376,7 +376,7 @@ def keep(
     given = tuple("" if x is None else x.name for x in inputs)
     name = tape.place.label if outputs else names[0]  # the node of a body may be added many times
     node = Node(op.name, given, names, attrs, name=name, metadata=tape.place.metadata)
-    kept = KeptNode(node, {**tape.ops, **table(CONTROL_FLOW, RECURRENT)}, tape.dtype, tape.seed, ragged)
+    kept = KeptNode(node, {**tape.ops, **table(CONTROL_FLOW, UNROLLED)}, tape.dtype, tape.seed, ragged)
     counts = kept.reads if counted is None else tuple(x.name for x in counted if x is not None)
     kept = replace(kept, counted=counts, like=kept.states or tuple(x.name for x in like), loose=loose)
     step = Step(node, op, kept.reads, (), {"kept": kept}, tape.place)

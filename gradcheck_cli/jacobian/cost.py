@@ -113,6 +113,8 @@ def step_work(tape: Tape, step: Step) -> float:
     """Operations of one step of a run."""
     made = sum(tape.values[n].size for n in step.node.outputs if n and n in tape.values)
     cost = step.op.cost
+    if callable(cost):
+        return cost(*(tape.values.like(n).shape if n else () for n in step.operands))
     if cost not in _DENSE or len(step.operands) < 2:
         read = 0 if cost == "picks" else max((tape.values.like(n).size for n in step.operands if n), default=0)
         taps = float(sum(step.metadata.get("kernel_shape") or (0,)))

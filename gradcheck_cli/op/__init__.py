@@ -22,7 +22,7 @@ from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean, res
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.graph.containers import CONTAINERS, described
 from gradcheck_cli.graph.memory import require, require_broadcast
-from gradcheck_cli.op.batching import BatchingRule, Kernel, OutlineRule, elementwise, loop, shape_only, spread_out
+from gradcheck_cli.op.batching import BatchingRule, Kernel, Nest, OutlineRule, elementwise, loop, shape_only, spread_out
 from gradcheck_cli.op.box_rules import BoxRule, same_place
 from gradcheck_cli.op.sparsity import SparsityRule
 
@@ -34,7 +34,7 @@ Cuts: TypeAlias = Callable[[Metadata, int, int], Cut]  # of attributes, index of
 Ops: TypeAlias = Mapping[tuple[str, str], "Op"]
 Moves: TypeAlias = Literal["", "all", "joined", "part", "picked", "selected", "within", "either"]
 Sides: TypeAlias = Literal["", "sign", "smooth sign", "bounds", "middle", "condition", "winners", "compares"]
-Work: TypeAlias = float | Literal["picks", "products", "taps", "spread taps", "maxima"]
+Work: TypeAlias = float | Literal["picks", "products", "taps", "spread taps", "maxima"] | Callable[..., float]
 SUPPLIED = ("n_outputs", "outputs", "rng", "tape")  # keywords that the tape supplies, never a node
 DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataType
     number: np.dtype(name)
@@ -154,7 +154,7 @@ class Op:
               None: it takes tensors only.
     cuts      `(attributes, operand, output) -> Cut`: the reason why an output has no derivative by an operand, by nature
               (`rounding`, `deciding`).  None: there is none by any operand if the rule is `zero`, else by static ones.
-    inner     the graph that it is composed of, if it is one.
+    inner     the graph that it is composed of, if it is one; `inside`: rules for a kernel of many steps (`Nest`).
     bind      `(metadata, *arrays) -> metadata`: makes it explicit and independent of leading axes; reads shapes only.
 
     What a check asks of it besides; one that says nothing is an ordinary operator.  Of a composed one `sides`, `flat`
@@ -185,7 +185,7 @@ class Op:
     straight  `--straight-through` passes a gradient through what it "rounds" or "quantizes".
     cost      operations of an entry, beside an ordinary one's.  It reads no more than it "picks"; it sums "products" along
               the last axis of operand 0, or the "taps" of a kernel, which are "spread" if operand 0 has fewer entries than
-              the result; it looks for "maxima" in windows.
+              the result; it looks for "maxima" in windows.  Of a run, as a function of the operands' shapes.
     elsewhere  how onnxruntime rounds inside: relative "to one", by "rough" formulas of its own, in "narrow" numbers, or
               after each term of a running sum, "one by one".
     does      the sentence that `gradcheck ops` prints of it, where its kernel has no docstring.
@@ -209,6 +209,7 @@ class Op:
     boxes: BoxRule | None = None
     branch: Kernel | None = None
     bind: Callable[..., dict[str, Any]] | None = None
+    inside: Nest | None = None
     many: bool = False
     ordered: bool = False
     normwise: bool = False

@@ -10,7 +10,7 @@ not fit each other.  An operator whose shapes follow from values, or whose kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,12 +21,28 @@ from gradcheck_cli.graph import Array
 Kernel: TypeAlias = Callable[..., Any]
 Operands: TypeAlias = Sequence[Any]  # arrays, None for one that is left out
 BatchingRule: TypeAlias = Callable[[Kernel, Operands, Sequence[bool], Mapping[str, Any]], Any]
+Move: TypeAlias = Callable[[str, Array], Array]  # results of an operator inside of a kernel, moved as by its rounding
 OutlineRule: TypeAlias = Callable[[Kernel, Operands, Mapping[str, Any]], Any]
 _NOTHING = bytes(64)  # what a blank shows as numbers
 
 
 class Ragged(Exception):
     """Raised if results of the probes differ in shape, so that they make no stack; each probe must run alone."""
+
+
+class Nest(Struct, frozen=True):
+    """Rules of a kernel that is many steps inside, such as all time steps of a recurrent layer, for the numbers in between.
+
+    rounded  `(move, operands, probed, metadata)`: the results for stacks, with each result inside handed to `move`.
+    pushforward  `(operands, tangents, wanted, slope, move, **metadata)`: tangents of the outputs at a point, from stacks
+              of those of operands, None for one that does not move, and None for an output that is not `wanted`.
+              Derivatives of elementwise functions inside are `slope(function, x)`.  None: by the complex step.
+    activations  `(*operands, **metadata)`: names of activations inside and their results, units along the last axis.
+    """
+
+    rounded: Callable[[Move, Sequence[Any], Sequence[bool], Mapping[str, Any]], Any]
+    pushforward: Callable[..., Sequence[Any]] | None = None
+    activations: Callable[..., Iterable[tuple[str, Array]]] | None = None
 
 
 def loop(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:

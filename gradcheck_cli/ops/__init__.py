@@ -70,6 +70,7 @@ FAMILIES = (  # file in this folder, list in it, domain, names
     ("random", "RANDOM", "",
      "Dropout RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli Multinomial"),
     ("recurrent", "RECURRENT", "", "RNN GRU LSTM"),
+    ("recurrent_whole", "WHOLE", "gradcheck", "RNN RNNGrad GRU GRUGrad LSTM LSTMGrad"),
     ("reduce", "REDUCE", "",
      "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL2 ReduceLogSumExp ReduceL1 ReduceSumSquare "
      "ReduceLogSum ArgMax ArgMin CumSum CumProd"),

@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, GRU and LSTM, unrolled step by step.
+"""Recurrent layers: RNN, GRU and LSTM, all steps at once where they are smooth, else unrolled step by step.
 
 Inside, sequences are `(T, N, ...)` and each direction runs by itself.  A step beyond the length of its
 sequence keeps the state and gives 0, so that a reverse run begins at the last step that counts and nothing
@@ -9,18 +9,22 @@ Layers that hand a state from step to step: CausalConvWithState and LinearAttent
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.backward import inexact
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import Along, Op, attributes_of, composite, deciding, require_known, trained
+from gradcheck_cli.op import Along, Op, Ops, attributes_of, composite, deciding, require_known, trained
+from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.activation import HARD_SLOPE, LEAK
 from gradcheck_cli.ops.attention import by_heads
+from gradcheck_cli.ops.recurrent_steps import DEFAULTS, SMOOTH
 
 Activation = Callable[[Var], Var]
 Cell = Callable[..., tuple[Var, ...]]
@@ -34,6 +38,10 @@ _ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
     "leakyrelu": ("LeakyRelu", LEAK, None), "thresholdedrelu": ("ThresholdedRelu", 1.0, None),
     "scaledtanh": ("", 1.0, 1.0), "hardsigmoid": ("HardSigmoid", HARD_SLOPE, 0.5), "elu": ("Elu", 1.0, None),
 }  # fmt: skip
+_PARTS = [  # operators that a smooth layer is unrolled into
+    "Add", "Concat", "MatMul", "Mul", "Reshape", "Sigmoid", "Softplus", "Softsign", "Split", "Squeeze", "Sub", "Tanh",
+    "Transpose", "Where",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +141,10 @@ class RecurrentLayer:
         counts = sym.unsqueeze(self.lengths > t, (-1,))
         return sym.where(counts, new[0], 0), tuple(sym.where(counts, n, o) for n, o in zip(new, old, strict=True))
 
+    def runs_at_once(self, op: str, operands: Sequence[Var | None], **attrs: Any) -> bool:
+        """True if all steps are to be one step of the tape; here each is unrolled."""
+        return False
+
     def sequence(self, runs: Sequence[Any]) -> Var:
         """The output Y of hidden states by direction and step."""
         shape = self.steps, 1, self.batch, self.hidden
@@ -145,6 +157,41 @@ class RecurrentLayer:
     def final(self, states: Sequence[Var]) -> Var:
         """The output Y_h or Y_c of the last states by direction."""
         return sym.stack(states, self.layout)
+
+
+class WholeLayer(RecurrentLayer):
+    """A recurrent layer that runs all of its steps at once where it is smooth and all rules are gradcheck's own."""
+
+    __slots__ = ()
+
+    def runs_at_once(self, op: str, operands: Sequence[Var | None], **attrs: Any) -> bool:
+        """True if all steps are to be one step of the tape."""
+        kinds, ops, floats = DEFAULTS[op], self.x.tape.ops, [x for x in operands if x is not None and inexact(x)]
+        names = attrs.get("activations") or kinds
+        smooth = attrs.get("clip") is None and all(name.lower() in SMOOTH for name in names)
+        plain = {x.dtype for x in floats} in ({np.dtype(np.float32)}, {np.dtype(np.float64)})
+        if not (smooth and plain and self.steps) or ("gradcheck", op) not in ops:
+            return False
+        self._require_shapes(operands)
+        return all(ops.get(("", part)) is OPS["", part] for part in _PARTS)
+
+    def _require_shapes(self, operands: Sequence[Var | None]) -> None:
+        """ValueError for a bias, a state or peepholes of a wrong shape."""
+        count, size, states = self.directions, self.hidden, (self.directions, self.batch, self.hidden)
+        states = (self.batch, count, size) if self.layout else states
+        needed = {3: (count, 2 * self.gates * size), 5: states, 6: states, 7: (count, 3 * size)}
+        for place, shape in needed.items():
+            x = operands[place] if place < len(operands) else None
+            if x is not None and x.shape != shape:
+                named = {3: "B", 7: "P"}.get(place, "an initial state")
+                raise ValueError(f"{named} is {list(shape)}, not {list(x.shape)}")
+
+
+def at_once(op: str, operands: Sequence[Var | None], **attrs: Any) -> tuple[Var, ...]:
+    """All outputs of a layer by one node."""
+    given = {key: value for key, value in attrs.items() if value is not None and key not in ("clip", "hidden_size")}
+    tape = next(x.tape for x in operands if x is not None)
+    return tape.emit(op, operands, given, domain="gradcheck", n_outputs=3 if op == "LSTM" else 2)
 
 
 def prepared(
@@ -181,6 +228,9 @@ def rnn(
 ) -> tuple[Var, ...]:  # fmt: skip
     """h' = f(W x + R h + bias)."""
     layer, chosen = prepared(layers, (x, w, r, b, sequence_lens, 1), ("Tanh",), activations=activations, **common)
+    operands, attrs = (x, w, r, b, sequence_lens, initial_h), {**common, "activations": activations}
+    if layer.runs_at_once("RNN", operands, **attrs):
+        return at_once("RNN", operands, **attrs)
 
     def begin(d: int) -> tuple[Var | None, tuple[Var, ...], Cell]:
         f, back = next(chosen), layer.looking_back(d)
@@ -196,6 +246,9 @@ def gru(
 ) -> tuple[Var, ...]:  # fmt: skip
     """h' = (1 - z) n + z h with an update gate z; the candidate n sees h through a reset gate."""
     layer, chosen = prepared(layers, (x, w, r, b, sequence_lens, 3), ("Sigmoid", "Tanh"), **common)
+    operands = (x, w, r, b, sequence_lens, initial_h)
+    if layer.runs_at_once("GRU", operands, **common):
+        return at_once("GRU", operands, linear_before_reset=linear_before_reset, **common)
 
     def begin(d: int) -> tuple[Var | None, tuple[Var, ...], Cell]:
         bias, apart = layer.biases(d, apart=bool(linear_before_reset))
@@ -231,6 +284,9 @@ def lstm(
 ) -> tuple[Var, ...]:  # fmt: skip
     """c' = forget c + input g, h' = output h(c'), with gates that may look at c through peepholes p."""
     layer, chosen = prepared(layers, (x, w, r, b, sequence_lens, 4), LSTM, **common)
+    operands = (x, w, r, b, sequence_lens, initial_h, initial_c, p)
+    if layer.runs_at_once("LSTM", operands, **common):
+        return at_once("LSTM", operands, input_forget=input_forget, **common)
 
     def begin(d: int) -> tuple[Var | None, tuple[Var, ...], Cell]:
         start = layer.initial(initial_h, d), layer.initial(initial_c, d)
@@ -316,7 +372,12 @@ def recurrent(layers: Layers) -> list[Op]:
             for name, kernel in named.items()]  # fmt: skip
 
 
-RECURRENT = recurrent(RecurrentLayer)
+RECURRENT, UNROLLED = recurrent(WholeLayer), recurrent(RecurrentLayer)
+
+
+def unrolled_in(ops: Ops) -> Ops:
+    """The operators with layers that are unrolled, so that the derivative of their derivative is that of their parts."""
+    return ChainMap({op.key: op for op in UNROLLED if ops.get(op.key) is OPS[op.key]}, cast("Any", ops))
 
 
 def causal_conv_with_state(

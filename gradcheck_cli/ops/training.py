@@ -19,6 +19,7 @@ from gradcheck_cli.autodiff.backward import gradients
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.op import Op, composite, require_known, squares
+from gradcheck_cli.ops.recurrent import unrolled_in
 
 DOMAIN = "ai.onnx.preview.training"
 
@@ -87,9 +88,13 @@ def gradient(
         raise ValueError(f"{len(operands)} values are given for xs {list(xs)} and zs {list(zs)} of y {y!r}")
     tape, start = body.tape, len(body.tape.steps)
     free = [sym.identity(x) for x in operands[: len(xs)]]  # new tensors: other uses of x in the graph do not count
-    (target,) = body(*free, *operands[len(xs) :])
-    ones = tape.constant(np.ones(target.shape, target.dtype))
-    found = gradients(tape, {target.name: ones}, [x.name for x in free])
+    before, tape.ops = tape.ops, unrolled_in(tape.ops)  # this derivative has one too
+    try:
+        (target,) = body(*free, *operands[len(xs) :])
+        ones = tape.constant(np.ones(target.shape, target.dtype))
+        found = gradients(tape, {target.name: ones}, [x.name for x in free])
+    finally:
+        tape.ops = before
     for index in range(start, len(tape.steps)):  # these nodes belong to the model, not to a gradient of it
         tape.steps[index] = replace(tape.steps[index], place=tape.place)
     return tuple(sym.zeros_like(x) if ct is None else sym.identity(ct) for x, ct in zip(free, found, strict=True))

@@ -207,6 +207,8 @@ class Checkup:
 class Passing(Tape):
     """A tape that keeps nothing: results live as long as their `Var`s; values of the forward run can be read."""
 
+    keeps = False
+
     def __init__(self, forward: Tape) -> None:
         super().__init__(forward.ops, dtype=forward.dtype, seed=forward.seed)
         self.values = forward.values

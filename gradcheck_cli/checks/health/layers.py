@@ -151,12 +151,23 @@ class Activity:
         """Adds a run: the steps of `program` with their `values`."""
         makers = {name: step for step in tape.steps for name in step.node.outputs if name}
         for _, step in program.steps:
+            if step.op.inside is not None and step.op.inside.activations is not None:
+                operands = (values[n] if n else None for n in step.operands)
+                self._look_inside(tape, key_of(step.place), step.op.inside.activations(*operands, **step.metadata))
             states = _states(values, step, program) if _flattens(step.op) else None
             if states is None:
                 continue
             axis = _channel_axis(tape, step, makers)
             alive, steep = (_by_unit(mask, axis) for mask in states)
             self._add((key_of(step.place), step.op.name), _Units(alive, steep, states[0].size // max(alive.size, 1)))
+
+    def _look_inside(self, tape: Tape, key: Key, found: Iterable[tuple[str, Array]]) -> None:
+        """Adds activations inside of a node, by name, whose units lie along the last axis."""
+        for name, y in found:
+            slope = tape.ops["", name].slope if ("", name) in tape.ops else None
+            if slope is not None and y.size:
+                steep = _by_unit(slope(y) >= SATURATED_SLOPE, -1)
+                self._add((key, name), _Units(np.ones_like(steep), steep, y.size // steep.size))
 
     def _add(self, key: tuple[Key, str], units: _Units) -> None:
         known = self._units.get(key)
@@ -201,7 +212,7 @@ def looked_at(program: Program) -> Iterator[str]:
 
 def _flattens(op: Op) -> bool:
     """True if units of an operator may stand still, by itself or by a condition of the operator that it is part of."""
-    return bool(op.flat or op.slope) or op.sides == "condition"
+    return bool(op.flat or op.slope or op.inside) or op.sides == "condition"
 
 
 def _states(values: Mapping[str, Array], step: Step, program: Program) -> tuple[Array, Array] | None:

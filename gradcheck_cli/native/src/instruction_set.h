@@ -8,6 +8,7 @@
 #include "chain.h"
 #include "pool.h"
 #include "product.h"
+#include "recurrence.h"
 
 namespace gradcheck {
 
@@ -33,8 +34,11 @@ struct InstructionSet {
     Pools<double> twofold_pools;
     Pools<std::int8_t> signed_pools;
     Pools<std::uint8_t> unsigned_pools;
+    RecurrenceKernels<float> single_recurrences;
+    RecurrenceKernels<double> twofold_recurrences;
 
     template <class T> const Kernels<T> &of() const;
+    template <class T> const RecurrenceKernels<T> &recurrences() const;
     template <class T> const Pools<T> &pools() const;
 };
 
@@ -45,6 +49,9 @@ template <> inline const Pools<float> &InstructionSet::pools<float>() const { re
 template <> inline const Pools<double> &InstructionSet::pools<double>() const { return twofold_pools; }
 template <> inline const Pools<std::int8_t> &InstructionSet::pools<std::int8_t>() const { return signed_pools; }
 template <> inline const Pools<std::uint8_t> &InstructionSet::pools<std::uint8_t>() const { return unsigned_pools; }
+
+template <> inline const RecurrenceKernels<float> &InstructionSet::recurrences<float>() const { return single_recurrences; }
+template <> inline const RecurrenceKernels<double> &InstructionSet::recurrences<double>() const { return twofold_recurrences; }
 
 // The set in use: the best that this machine runs, until `select_instruction_set` names another of `available`.
 const InstructionSet &instruction_set();

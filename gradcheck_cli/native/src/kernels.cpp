@@ -5,6 +5,7 @@
 #include "line_products.h"
 #include "loop_nest.h"
 #include "pooling.h"
+#include "recurrent_steps.h"
 #include "small_products.h"
 
 #define GRADCHECK_TEXT_OF(name) #name
@@ -18,8 +19,13 @@ template <class T> constexpr Kernels<T> table() {
 
 template <class T> constexpr Pools<T> pools() { return {max_windows<T>, find_winners<T>, sum_windows<T>, spread_windows<T>}; }
 
+template <class T> constexpr RecurrenceKernels<T> recurrences() {
+    return {pack_rows<T>, push_task<T>, pull_task<T>, task_probes<T>};
+}
+
 extern const InstructionSet kernels;
 const InstructionSet kernels = {GRADCHECK_TEXT(GRADCHECK_ISA), table<float>(), table<double>(), pools<float>(),
-                                pools<double>(), pools<std::int8_t>(), pools<std::uint8_t>()};
+                                pools<double>(), pools<std::int8_t>(), pools<std::uint8_t>(),
+                                recurrences<float>(), recurrences<double>()};
 
 }  // namespace gradcheck::GRADCHECK_ISA

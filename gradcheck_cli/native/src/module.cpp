@@ -13,6 +13,7 @@
 #include "instruction_set.h"
 #include "matmul.h"
 #include "pool.h"
+#include "recurrence.h"
 #include "thread_pool.h"
 
 namespace nb = nanobind;
@@ -209,6 +210,55 @@ bool run_add_at(nb::handle x, nb::handle places, nb::handle y, char code) {
     });
 }
 
+// The elements of an array that may be left out, in order.
+template <class T> T *dense_or_null(std::deque<Buffer> &held, nb::handle array, bool writable) {
+    return array.is_none() ? nullptr : held.emplace_back(array, writable).dense<T>();
+}
+
+template <class T> void run_recurrence(Recurrence<T> x, bool push, nb::sequence point, nb::handle counts, nb::sequence given, nb::sequence made) {
+    std::deque<Buffer> held;
+    const auto input = [&](nb::sequence from, int i) { return dense_or_null<T>(held, nb::object(from[i]), false); };
+    const auto output = [&](int i) { return dense_or_null<T>(held, nb::object(made[i]), true); };
+    const int number = static_cast<int>(coefficients(x.cell));
+    for (int i = 0; i < number; ++i)
+        x.at[i] = input(point, i);
+    const T *r = input(point, number);
+    x.counts = dense_or_null<std::int64_t>(held, counts, false);
+    x.h = input(given, 0);
+    x.c = input(given, 1);
+    if (push) {
+        x.rows = input(given, 2);
+        x.index = dense_or_null<std::int32_t>(held, nb::object(given[3]), false);
+    } else {
+        x.ct_ys = input(given, 2);
+    }
+    x.new_h = output(0);
+    x.new_c = output(1);
+    (push ? x.ys : x.sent) = output(2);
+    nb::gil_scoped_release release;
+    run<T>(x, r, push);
+}
+
+// Arrays of one type, dense, and of shapes that fit: `point` holds coefficients and R; `given` the states h and c, then rows
+// and their index to push, cotangents to pull; `made` the new h and c, then states to push, cotangents of gates to pull.
+void run_recurrences(int cell, bool push, bool backwards, const std::vector<Index> &sizes, nb::sequence point, nb::object counts,
+                     nb::sequence given, nb::sequence made, bool twofold) {
+    const auto run = [&](auto zero) {
+        Recurrence<decltype(zero)> x = {};
+        x.cell = static_cast<Cell>(cell);
+        x.probes = sizes.at(0);
+        x.steps = sizes.at(1);
+        x.batch = sizes.at(2);
+        x.hidden = sizes.at(3);
+        x.backwards = backwards;
+        run_recurrence(x, push, point, counts, given, made);
+    };
+    if (twofold)
+        run(double());
+    else
+        run(float());
+}
+
 }  // namespace
 
 NB_MODULE(_kernels, module) {
@@ -224,6 +274,8 @@ NB_MODULE(_kernels, module) {
                nb::arg("code"));
     module.def("take_at", run_take_at);
     module.def("add_at", run_add_at);
+    module.def("recurrence", run_recurrences, nb::arg("cell"), nb::arg("push"), nb::arg("backwards"), nb::arg("sizes"),
+               nb::arg("point"), nb::arg("counts").none(), nb::arg("given"), nb::arg("made"), nb::arg("twofold"));
     module.def("threads", threads);
     module.def("set_threads", set_threads);
     module.def("set_single_threaded", set_single_threaded);

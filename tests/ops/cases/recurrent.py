@@ -1,5 +1,6 @@
 """RNN, GRU and LSTM: every direction, layout, optional input and activation."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,19 @@ def everywhere(op: str) -> list[Case]:
     ]
 
 
+def at_once(op: str, **more: Any) -> list[Case]:
+    """The same layer as one step of gradcheck's own, and the cotangents of its operands."""
+    whole = replace(layer(op, **more), domain="gradcheck")
+    attrs = {key: value for key, value in whole.attrs.items() if key != "hidden_size"}
+    whole, tape = replace(whole, attrs=attrs), replace(whole, attrs=attrs).tape()
+    seeds = [arr(*tape.named[name].shape, seed=3) for name in whole.outputs]
+    wanted = tuple(i for i, x in enumerate(whole.inputs) if x is not None and x.dtype.kind == "f")
+    back = case(
+        f"{op}Grad", *seeds, *whole.inputs, domain="gradcheck", n_outputs=len(whole.inputs), wanted=wanted, **attrs
+    )
+    return [whole, back]
+
+
 TAKES: dict[str, dict[str, tuple[float, ...]]] = {
     "Relu": {},
     "Tanh": {},
@@ -76,6 +90,12 @@ TAKES: dict[str, dict[str, tuple[float, ...]]] = {
 }
 
 CASES = [
+    *at_once("RNN", h=True),
+    *at_once("RNN", d=2, lengths=LENGTHS, layout=1),
+    *at_once("GRU", h=True, direction="reverse"),
+    *at_once("GRU", d=2, lengths=LENGTHS, linear_before_reset=1),
+    *at_once("LSTM", d=2, h=True, c=True, peepholes=True, layout=1, lengths=LENGTHS),
+    *at_once("LSTM", input_forget=1, bias=False),
     *everywhere("RNN"),
     *[layer("RNN", activations=(name,), **values) for name, values in TAKES.items()],
     *[layer("RNN", activations=(name,), **TAKES[name], clip=0.6) for name in ("ScaledTanh", "HardSigmoid", "Elu")],
