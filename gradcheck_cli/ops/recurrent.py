@@ -167,8 +167,8 @@ class WholeLayer(RecurrentLayer):
     def runs_at_once(self, op: str, operands: Sequence[Var | None], **attrs: Any) -> bool:
         """True if all steps are to be one step of the tape."""
         kinds, ops, floats = DEFAULTS[op], self.x.tape.ops, [x for x in operands if x is not None and inexact(x)]
-        names = attrs.get("activations") or kinds
-        smooth = attrs.get("clip") is None and all(name.lower() in SMOOTH for name in names)
+        names, count = attrs.get("activations") or kinds * self.directions, len(kinds) * self.directions
+        smooth = attrs.get("clip") is None and all(name.lower() in SMOOTH for name in names) and len(names) >= count
         plain = {x.dtype for x in floats} in ({np.dtype(np.float32)}, {np.dtype(np.float64)})
         if not (smooth and plain and self.steps) or ("gradcheck", op) not in ops:
             return False

@@ -7,6 +7,7 @@ layer is linear in tangents and cotangents of the gates, and `native.recurrences
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -24,7 +25,8 @@ Slope: TypeAlias = Callable[["Activation", Array], Array]
 X, W, R, B, LENGTHS, H, C, P = range(8)
 RANKS = (3, 3, 3, 2, 1, 3, 3, 2)  # of the operands
 DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
-_KNOWN, _HELD = 4, 1 << 24  # points that are kept, and bytes of the operands of each
+_KNOWN, _HELD = 4, 1 << 24  # points that are kept, and bytes of each
+_ARRAYS = 5  # of all gates of all steps, that are known of a point
 _FEW = 4  # entries of a matrix that are not zero
 _OPERATIONS = 4  # one after the other that a coefficient stands for: two products, two sums
 
@@ -296,7 +298,9 @@ def at_point(layer: LayerForm, operands: Operands) -> AtPoint:
     if known is not None:
         return known
     given = [(x, rank) for x, rank in zip(operands, RANKS, strict=True) if x is not None]
-    kept = all(x.ndim == rank for x, rank in given) and sum(x.nbytes for x, _ in given) <= _HELD
+    x, w = operands[:2]
+    inside = _ARRAYS * math.prod(x.shape[:-1]) * math.prod(w.shape[:-1]) * w.itemsize
+    kept = all(y.ndim == rank for y, rank in given) and sum(y.nbytes for y, _ in given) + inside <= _HELD
     made = AtPoint(layer, [None if x is None else np.array(x) for x in operands] if kept else operands)
     if kept:
         _points[:] = [made, *_points[: _KNOWN - 1]]

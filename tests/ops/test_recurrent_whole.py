@@ -16,10 +16,12 @@ from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
+from gradcheck_cli.errors import ModelError
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.jacobian import moved_by_rounding
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.recurrent import unrolled_in
+from gradcheck_cli.ops.recurrent_steps import at_point, layer_of
 from tests.checking.small import check, model
 from tests.native.conftest import KINDS
 from tests.ops.case import Case
@@ -171,6 +173,36 @@ def test_layers_with_kinks_and_with_other_rules_are_unrolled() -> None:
     for attrs, ops in (({"clip": 0.4}, OPS), ({"activations": ("Relu",)}, OPS), ({}, {**OPS, ("", "Tanh"): wrong})):
         case = layer("RNN", **attrs)
         assert len(trace(case.graph, case.feeds, ops=ops).steps) > 5
+
+
+@pytest.mark.parametrize("change, says", [
+    ({"activations": ("Sigmoid", "Tanh")}, "2 activations are given, 3 are needed"),
+    ({"activations": ("Sigmoid", "Tanh", "Sine")}, "'Sine' is not known"),
+    ({"inputs": {3: np.zeros((1, 9))}}, r"B is \[1, 16\], not \[1, 9\]"),
+    ({"inputs": {5: np.zeros((2, 2, 2))}}, r"an initial state is \[1, 2, 2\]"),
+    ({"inputs": {7: np.zeros((1, 5))}}, r"P is \[1, 6\], not \[1, 5\]"),
+])  # fmt: skip
+def test_a_layer_that_does_not_fit_says_where(change: dict[str, Any], says: str) -> None:
+    case = layer("LSTM", h=True, c=True, peepholes=True)
+    inputs, attrs = change.get("inputs", {}), {key: value for key, value in change.items() if key != "inputs"}
+    case = replace(
+        case, inputs=tuple(inputs.get(i, x) for i, x in enumerate(case.inputs)), attrs={**case.attrs, **attrs}
+    )
+    with pytest.raises(ModelError, match=says):
+        case.tape()
+
+
+def test_a_point_is_known_by_its_numbers_whatever_array_holds_them() -> None:
+    case = layer("LSTM", h=True)
+    x = case.inputs[0].copy()
+    operands = [x, *case.inputs[1:]]
+    first = at_point(layer_of("LSTM"), operands)
+    assert at_point(layer_of("LSTM"), [x.copy(), *operands[1:]]) is first
+    x[0, 0, 0] += 1
+    changed = at_point(layer_of("LSTM"), operands)
+    assert changed is not first
+    assert first.operands[0][0, 0, 0] == x[0, 0, 0] - 1
+    assert not np.array_equal(changed.steps[0].after, first.steps[0].after)
 
 
 @pytest.mark.parametrize("op", VARIANTS)
