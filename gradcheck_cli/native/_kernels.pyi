@@ -33,6 +33,34 @@ def pool(
 ) -> None: ...
 def take_at(x: NDArray[Any], places: NDArray[Any], y: NDArray[Any], size: int, /) -> bool: ...
 def add_at(x: NDArray[Any], places: NDArray[Any], y: NDArray[Any], code: str, /) -> bool: ...
+def raise_largest(
+    given: NDArray[Any],
+    right: NDArray[Any],
+    largest: NDArray[Any],
+    effect: NDArray[Any] | None,
+    by: NDArray[Any] | None,
+) -> None: ...
+def screen(
+    given: NDArray[Any],
+    right: NDArray[Any],
+    largest: NDArray[Any],
+    effect: NDArray[Any] | None,
+    scale: NDArray[Any] | None,
+    slack: float,
+    negligible: float,
+    atol: float,
+    open: int,
+    status: NDArray[Any],
+) -> None: ...
+def farthest(
+    given: NDArray[Any],
+    right: NDArray[Any],
+    largest: NDArray[Any],
+    effect: NDArray[Any] | None,
+    scale: NDArray[Any] | None,
+    ground: float,
+    floor: float,
+) -> list[float] | None: ...
 def threads() -> int: ...
 def set_threads(count: int, /) -> None: ...
 def set_single_threaded(on: bool, /) -> bool: ...

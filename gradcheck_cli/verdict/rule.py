@@ -22,6 +22,7 @@ import numpy as np
 from msgspec import Struct
 
 from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.native import elementwise
 from gradcheck_cli.verdict.differences import Estimate
 from gradcheck_cli.verdict.differences import blocks as blocks  # re-exported
 
@@ -291,6 +292,11 @@ class Ground:
             by_effect = np.where(share > 0, self.effect[columns] / share, np.inf)
         return np.where(_COMPARABLE * by_effect < largest, by_effect, largest)
 
+    @property
+    def by_column(self) -> elementwise.Sizes | None:
+        """Sizes as the kernels take them, if they are asked for whole rows."""
+        return (self.largest, self.effect, self.scale) if self.cells is None else None
+
     def of(self, rows: slice | Array) -> Ground:
         """The ground of some rows."""
         scale = None if self.scale is None else self.scale[rows]
@@ -320,12 +326,13 @@ class Grounds:
     def add(self, theoretical: Array, numerical: Array, columns: slice = slice(None)) -> None:
         """Adds some columns: both sides, of which the larger counts."""
         largest, effect = self.found.largest[columns], self.found.effect
-        for rows in blocks(*theoretical.shape):
+        moved = None if effect is None else effect[columns]
+        done = self.cells is None and elementwise.raised(theoretical, numerical, (largest, moved, self._by))
+        for rows in () if done else blocks(*theoretical.shape):
             size = magnitude(theoretical[rows], numerical[rows])
             np.maximum(largest, self._most(size, rows), out=largest)
-            if effect is not None and self._by is not None:
-                most = self._most(size * self._by[rows, None], rows)
-                np.maximum(effect[columns], most, out=effect[columns])
+            if moved is not None and self._by is not None:
+                np.maximum(moved, self._most(size * self._by[rows, None], rows), out=moved)
 
     def _most(self, size: Array, rows: slice) -> Array:
         """The largest size in each column of some rows."""
@@ -383,9 +390,12 @@ def screened(
 
     The same rule as `judge`, for many entries at once; `ground` is that of these rows, if known.
     """
-    status = np.empty(theoretical.shape, np.int8)
     slack = 8 * relative_error + 64 * UNIT - tolerance.rtol
     ground = ground_of(theoretical, numerical) if ground is None else ground
+    allowed = slack, tolerance.negligible, tolerance.atol
+    if (found := elementwise.screened(theoretical, numerical, ground.by_column, *allowed, Status.NOISE)) is not None:
+        return found
+    status = np.empty(theoretical.shape, np.int8)
     for rows in blocks(*theoretical.shape):
         t, d = theoretical[rows], numerical[rows]
         size = magnitude(t, d)
@@ -509,7 +519,9 @@ def errors(comparison: Comparison) -> tuple[float, float]:
     Entries that could not be judged do not count, unless none could.
     """
     theoretical, numerical, ground = comparison.theoretical, comparison.numerical, comparison.ground
-    judged, clean = comparison.count(*PASSED, Status.FAIL) > 0, comparison.clean
+    judged, clean, floor = comparison.count(*PASSED, Status.FAIL) > 0, comparison.clean, comparison.tolerance.floor
+    if clean and (found := elementwise.farthest(theoretical, numerical, ground.by_column, GROUND, floor)) is not None:
+        return found
     absolute, relative = 0.0, 0.0
     for rows in blocks(*theoretical.shape):
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -522,7 +534,7 @@ def errors(comparison: Comparison) -> tuple[float, float]:
             absolute = float(np.maximum(absolute, np.max(gap, initial=0.0)))
             size = magnitude(theoretical[rows], numerical[rows])
             largest = ground.at(rows)
-            least = np.maximum(GROUND * largest, largest / comparison.tolerance.floor)
+            least = np.maximum(GROUND * largest, largest / floor)
             np.maximum(size, np.maximum(least, _LEAST), out=size)  # 0 / 0 counts as no error
             np.divide(gap, size, out=gap)
         relative = float(np.maximum(relative, np.max(gap, initial=0.0)))

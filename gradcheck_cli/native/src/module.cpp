@@ -1,5 +1,6 @@
 // The extension module `_kernels`: buffers in, products out, without the GIL.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -14,6 +15,7 @@
 #include "matmul.h"
 #include "pool.h"
 #include "recurrence.h"
+#include "sides.h"
 #include "thread_pool.h"
 
 namespace nb = nanobind;
@@ -259,6 +261,74 @@ void run_recurrences(int cell, bool push, bool backwards, const std::vector<Inde
         run(float());
 }
 
+// The numbers of a vector of `count`; null for None.
+double *vector(std::optional<Buffer> &buffer, nb::handle array, Index count, bool writable) {
+    if (array.is_none())
+        return nullptr;
+    double *numbers = buffer.emplace(array, writable).dense<double>();
+    if (buffer->elements() != count)
+        throw nb::type_error("as many sizes as columns, as many scales as rows");
+    return numbers;
+}
+
+// Both sides of a Jacobian and the sizes of its columns, of float64.
+struct Judged {
+    Buffer given, right;
+    std::optional<Buffer> most, moved, share;
+    Sides sides;
+    double *largest, *effect, *scale;
+
+    Judged(nb::handle theoretical, nb::handle numerical, nb::handle largest_of, nb::handle effect_of, nb::handle scale_of, bool writable)
+        : given(theoretical, false), right(numerical, false), sides(both(given, right)),
+          largest(vector(most, largest_of, sides.columns, writable)), effect(vector(moved, effect_of, sides.columns, writable)),
+          scale(vector(share, scale_of, sides.rows, false)) {
+        if (largest == nullptr || (effect == nullptr) != (scale == nullptr))
+            throw nb::type_error("sizes by column, and effects with scales by row");
+    }
+    Sizes sizes() const { return {largest, effect, scale}; }
+
+  private:
+    static Sides both(const Buffer &given, const Buffer &right) {
+        const View x = given.view(sizeof(double)), y = right.view(sizeof(double));
+        if (x.rank != 2 || y.rank != 2 || x.size(0) != y.size(0) || x.size(1) != y.size(1) || x.complex || y.complex)
+            throw nb::type_error("both sides have rows and columns of reals");
+        if (x.stride(1) != 1 || y.stride(1) != 1 || !given.aligned(sizeof(double)) || !right.aligned(sizeof(double)))
+            throw nb::type_error("columns of both sides lie side by side");
+        return {x.at<double>(), y.at<double>(), x.size(0), x.size(1), x.stride(0), y.stride(0)};
+    }
+};
+
+void run_raise_largest(nb::handle given, nb::handle right, nb::object largest, nb::object effect, nb::object by) {
+    const Judged judged(given, right, largest, effect, by, true);
+    nb::gil_scoped_release release;
+    raise_largest(judged.sides, judged.scale, judged.largest, judged.effect);
+}
+
+void run_screen(nb::handle given, nb::handle right, nb::object largest, nb::object effect, nb::object scale, double slack,
+                double negligible, double atol, int open, nb::handle status) {
+    const Judged judged(given, right, largest, effect, scale, false);
+    const Buffer out(status, true);
+    std::int8_t *to = out.dense<std::int8_t>();
+    if (out.elements() != judged.sides.rows * judged.sides.columns)
+        throw nb::type_error("a status for each entry");
+    nb::gil_scoped_release release;
+    screen(judged.sides, judged.sizes(), {slack, negligible, atol}, static_cast<std::int8_t>(open), to);
+}
+
+std::optional<std::vector<double>> run_farthest(nb::handle given, nb::handle right, nb::object largest, nb::object effect,
+                                                nb::object scale, double ground, double floor) {
+    const Judged judged(given, right, largest, effect, scale, false);
+    Farthest found;
+    bool numbers;
+    {
+        nb::gil_scoped_release release;
+        numbers = farthest(judged.sides, judged.sizes(), ground, floor, found);
+    }
+    if (!numbers)
+        return std::nullopt;
+    return std::vector<double>{found.absolute, found.relative};
+}
+
 }  // namespace
 
 NB_MODULE(_kernels, module) {
@@ -276,6 +346,12 @@ NB_MODULE(_kernels, module) {
     module.def("add_at", run_add_at);
     module.def("recurrence", run_recurrences, nb::arg("cell"), nb::arg("push"), nb::arg("backwards"), nb::arg("sizes"),
                nb::arg("point"), nb::arg("counts").none(), nb::arg("given"), nb::arg("made"), nb::arg("twofold"));
+    module.def("raise_largest", run_raise_largest, nb::arg("given"), nb::arg("right"), nb::arg("largest"),
+               nb::arg("effect").none(), nb::arg("by").none());
+    module.def("screen", run_screen, nb::arg("given"), nb::arg("right"), nb::arg("largest"), nb::arg("effect").none(),
+               nb::arg("scale").none(), nb::arg("slack"), nb::arg("negligible"), nb::arg("atol"), nb::arg("open"), nb::arg("status"));
+    module.def("farthest", run_farthest, nb::arg("given"), nb::arg("right"), nb::arg("largest"), nb::arg("effect").none(),
+               nb::arg("scale").none(), nb::arg("ground"), nb::arg("floor"));
     module.def("threads", threads);
     module.def("set_threads", set_threads);
     module.def("set_single_threaded", set_single_threaded);
