@@ -128,7 +128,7 @@ def counts_of(result: PairResult) -> Counts:
     return Counts(
         point=result.point,
         total=reals(result.x) * reals(result.y) if whole else rows * columns,
-        statuses=tuple(comparison.count(status) for status in Status),
+        statuses=_tally(comparison),
         errors=errors(comparison),
         noise=max(_largest(comparison.noise), _largest(np.asarray(comparison.elsewhere)[None])),
         needed=needed(comparison),
@@ -144,6 +144,13 @@ def counts_of(result: PairResult) -> Counts:
         tied=result.extra and result.drawn,
         doubted=result.disputed or nonfinite(comparison, *REASONS),
     )
+
+
+def _tally(comparison: Comparison) -> tuple[int, ...]:
+    """The number of entries that have each status."""
+    if comparison.clean:  # asked once, not for each
+        return (comparison.size, *(0 for status in Status if status != Status.PASS))
+    return tuple(comparison.count(status) for status in Status)
 
 
 def nonfinite(comparison: Comparison, *statuses: Status) -> bool:
