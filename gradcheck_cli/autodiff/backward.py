@@ -6,13 +6,14 @@ once, never in a rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.reach import parts_computing
 from gradcheck_cli.autodiff.tape import Step, Tape, Unit, Var, quietly
 from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import NoGradientError
@@ -121,7 +122,7 @@ def inexact(x: Var) -> bool:
 
 def units_between(tape: Tape, xs: Iterable[str], ys: Iterable[str], stop: Collection[str] = ()) -> list[Unit]:
     """The units through which a derivative of ys by xs flows, in order."""
-    parts, halted = list(_parts(tape)), set(stop)
+    parts, halted = parts_computing(tape, ys), set(stop)
 
     def through(item: tuple[int, Step | Unit], reached: Collection[str]) -> list[str]:
         made = item[1].outputs if any(n in reached for n in item[1].operands) else ()
@@ -151,17 +152,6 @@ def check_rules(units: Iterable[Unit]) -> None:
         named = ", ".join(dict.fromkeys(f"'{u.op.full_name}' ({at})" for u, at in zip(missing, places, strict=True)))
         records = [(u.origin, u.op.name, u.op.domain, u.label) for u in missing]
         raise NoGradientError(f"no gradient for {named}", records)
-
-
-def _parts(tape: Tape) -> Iterator[tuple[int, Step | Unit]]:
-    """Steps and outermost regions of a tape in order, each with the number of its first step."""
-    regions = {region.steps.start: region for region in tape.regions}  # of nested ones the outermost, which ends last
-    index = 0
-    while index < len(tape.steps):
-        region = regions.get(index)
-        part = region if region is not None and region.steps else tape.steps[index]
-        yield index, part
-        index = part.steps.stop if isinstance(part, Unit) else index + 1
 
 
 def unit_of(step: Step, index: int) -> Unit:

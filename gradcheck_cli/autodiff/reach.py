@@ -3,11 +3,13 @@
 On the nodes of a graph: `nodes_between`, for models that cannot be run yet.  On its edges from operand to result,
 bodies of control flow included, each with the reason why it is cut, if it is: `Flow`.  There both branches of every If
 count, and loops run any number of times.  `selecting` finds inputs that only index, size or decide.  On a tape, which
-was run once: `Dependence`, the tensors whose values or shapes differ for other fed values.
+was run once: `steps_computing`, what some tensors follow from, and `Dependence`, the tensors whose values or shapes
+differ for other fed values.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -17,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from gradcheck_cli.autodiff.tape import Step, Tape
+from gradcheck_cli.autodiff.tape import Step, Tape, Unit
 from gradcheck_cli.graph import Graph, Node, between, describe, is_inexact
 from gradcheck_cli.op import Cut, Op, Ops, operator_of, zero
 from gradcheck_cli.op.batching import elementwise, shape_only
@@ -27,6 +29,71 @@ Tensor: TypeAlias = tuple[str, str]  # its graph inside of a node, "" for the mo
 Scope: TypeAlias = Mapping[str, Tensor]
 _DECIDING = {"If": 1, "Loop": 2}  # number of leading inputs that control flow depends on and no derivative goes through
 _SELECTS = ("decides", "sizes")
+
+
+class Makers:
+    """An index of the steps that made the tensors of a tape, and of the outermost composed operators that these are of.
+
+    It follows the tape as that grows: what leads to a few tensors is found without a look at all others.
+    """
+
+    __slots__ = ("outer", "regions", "step", "steps")
+
+    def __init__(self) -> None:
+        self.step: dict[str, int] = {}  # by tensor
+        self.outer: list[Unit] = []
+        self.steps = self.regions = 0  # that have been seen
+
+    @staticmethod
+    def of(tape: Tape) -> Makers:
+        """The index of a tape as it is now."""
+        if tape.makers is None:
+            tape.makers = Makers()
+        tape.makers._follow(tape)
+        return tape.makers
+
+    def _follow(self, tape: Tape) -> None:
+        for index in range(self.steps, len(tape.steps)):
+            self.step.update((name, index) for name in tape.steps[index].node.outputs if name)
+        for region in tape.regions[self.regions :]:
+            while self.outer and self.outer[-1].steps.start >= region.steps.start:
+                self.outer.pop()  # of nested ones the outermost comes last
+            if region.steps:
+                self.outer.append(region)
+        self.steps, self.regions = len(tape.steps), len(tape.regions)
+
+    def around(self, index: int) -> Unit | None:
+        """The outermost composed operator that a step is of."""
+        at = bisect_right(self.outer, index, key=lambda region: region.steps.start) - 1
+        return self.outer[at] if at >= 0 and index in self.outer[at].steps else None
+
+
+def steps_computing(tape: Tape, names: Iterable[str]) -> list[int]:
+    """Indices of the steps of a tape that some tensors are computed by, in order."""
+    makers = Makers.of(tape)
+    found, waiting = set[int](), list(names)
+    while waiting:
+        index = makers.step.get(waiting.pop())
+        if index is not None and index not in found:
+            found.add(index)
+            waiting.extend(tape.steps[index].node.inputs)
+    return sorted(found)
+
+
+def parts_computing(tape: Tape, names: Iterable[str]) -> list[tuple[int, Step | Unit]]:
+    """Steps and outermost composed operators that some tensors follow from, with the index of their first step."""
+    makers = Makers.of(tape)
+    found, waiting = dict[int, Step | Unit](), list(names)
+    while waiting:
+        index = makers.step.get(waiting.pop())
+        if index is None or index in found:
+            continue
+        part = makers.around(index) or tape.steps[index]
+        index = part.steps.start if isinstance(part, Unit) else index
+        if index not in found:
+            found[index] = part
+            waiting.extend(part.operands)
+    return sorted(found.items(), key=lambda item: item[0])
 
 
 def nodes_between(

@@ -14,6 +14,8 @@ from gradcheck_cli.op import operator_of
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.results.measures import Partly, Severed, Spot
 
+_FEW = 16
+
 
 class Severance:
     """The severed pairs of a graph, if a derivative flows along the edges that `passes` accepts."""
@@ -21,6 +23,7 @@ class Severance:
     def __init__(self, flow: Flow, passes: Callable[[Edge], bool] = live) -> None:
         self.flow, self.passes = flow, passes
         self._before: dict[tuple[str, Callable[[Edge], bool]], set[Tensor]] = {}
+        self._behind: dict[tuple[str, Callable[[Edge], bool]], set[Tensor]] = {}  # the last few
 
     def arithmetic(self, edge: Edge) -> bool:
         """True for an edge through arithmetic, which may round."""
@@ -42,11 +45,20 @@ class Severance:
             self._before[y, passes] = self.flow.before([("", y)], passes)
         return self._before[y, passes]
 
+    def behind(self, x: str, passes: Callable[[Edge], bool]) -> set[Tensor]:
+        """Every tensor that depends on x along edges that pass."""
+        found = self._behind.get((x, passes))
+        if found is None:
+            if len(self._behind) >= _FEW:
+                self._behind.clear()
+            self._behind[x, passes] = found = self.flow.behind([("", x)], passes)
+        return found
+
     def cuts(self, x: str, y: str) -> list[Edge]:
         """The edges at which the derivative by x ends: the first cut on each path from x to y."""
         needed = self.before(y, any_edge)
-        found = self.flow.behind([("", x)], self.passes)
-        return [w for t in found for w in self.flow.out_of(t) if not self.passes(w) and w.target in needed]
+        found = self.behind(x, self.passes)
+        return [w for t in found & needed for w in self.flow.out_of(t) if not self.passes(w) and w.target in needed]
 
     def mended(self, x: str, y: str) -> bool:
         """True if `--straight-through` would let a gradient through that is cut off now."""
@@ -62,7 +74,7 @@ class Severance:
 
     def _reached(self, x: str, y: str) -> list[Edge]:
         """The edges at which the gradient of y ends on its way back towards x."""
-        following, alive = self.flow.behind([("", x)], any_edge), self.before(y, self.passes)
+        following, alive = self.behind(x, any_edge), self.before(y, self.passes)
         last = (t for t in alive & following
                 if not any(self.passes(edge) and edge.source in following for edge in self.flow.into(t)))  # fmt: skip
         return [w for t in last for w in self.flow.out_of(t) if self.passes(w) and w.target in alive]
@@ -104,7 +116,7 @@ def in_part(severance: Severance, x: str, y: str) -> Severed | None:
 def _summands(severance: Severance, x: str, y: str) -> bool:
     """True if a sum on the way to y has a summand with a gradient by x, and one that lost it by rounding alone."""
     flow, alive = severance.flow, severance.before(y, severance.passes)
-    by, rounded = (flow.behind([("", x)], passes) for passes in (severance.passes, severance.arithmetic))
+    by, rounded = (severance.behind(x, passes) for passes in (severance.passes, severance.arithmetic))
     for edge in flow.edges:
         sums = operator_of(flow.ops, edge.node).linear == "each" and _is_elementwise(flow, edge)
         lost = sums and edge.target in alive and edge.source in rounded and edge.source not in by
@@ -117,7 +129,7 @@ def _taken(severance: Severance, x: str, y: str) -> bool:
     """True if some part that is sliced or gathered from x reaches y through roundings only."""
     flow, alive = severance.flow, severance.before(y, severance.passes)
     rounded = severance.before(y, severance.arithmetic)
-    by = flow.behind([("", x)], severance.passes)
+    by = severance.behind(x, severance.passes)
     return any(
         operator_of(flow.ops, edge.node).takes_part
         and edge.source in by

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import proxy
 
 import ml_dtypes
@@ -25,6 +25,9 @@ from gradcheck_cli.graph import MAX_RANK, Array, Node
 from gradcheck_cli.graph.containers import CONTAINERS, Container, described
 from gradcheck_cli.graph.memory import exhausted
 from gradcheck_cli.op import DTYPES, Metadata, Op, Ops, bind, fitting, for_operands, no_forward
+
+if TYPE_CHECKING:
+    from gradcheck_cli.autodiff.reach import Makers
 
 Operand: TypeAlias = "Var | Container | complex | np.generic | Array | None"
 MAX_STEPS = 200_000  # an unrolled loop of an untrusted model must end
@@ -325,6 +328,8 @@ class Tape:
     general    True if the same steps are to hold for other sizes
     drawing    indices of the model's nodes that drew random numbers
     keeps      False if results live as long as their `Var`s, and have no names
+    makers     the index of the steps that made its tensors (`reach`); None: to be made
+    tried      the number of steps that were looked through for foreign kernels
     """
 
     keeps = True
@@ -344,6 +349,8 @@ class Tape:
         self.reserved: set[str] = set()
         self.drawing: set[int] = set()
         self.spared: frozenset[str] = frozenset()
+        self.makers: Makers | None = None
+        self.tried = 0
         self.general = False
         self.place = NodePlace()
         self._wide: Mapping[Any, np.dtype[Any]] = {} if dtype == "model" else _WIDE
@@ -418,6 +425,7 @@ class Tape:
         finally:
             del self.steps[steps:], self.regions[regions:], self.guards[guards:]
             self.values, self.constants, self.fixed, self._cached = kept
+            self.makers, self.tried = None, min(self.tried, steps)
 
     def from_node(self, origin: int, metadata: Mapping[str, str]) -> _Within:
         """In the block, steps come from node `origin` of the model, or from a gradient (-1)."""

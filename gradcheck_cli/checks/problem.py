@@ -71,7 +71,9 @@ class Problem:
         self.tape, self.y, self.narrow, self.fed = tape, y, narrow, fed or {}
         self.budget = Budget.within(settings)
         self.half: Callable[[], Tape | None] = lambda: None  # the run in float16 or bfloat16, of a model that has it
-        if foreign := [i for i, step in enumerate(tape.steps) if step.trial is None and not _is_own(step.op)]:
+        since = enumerate(tape.steps[tape.tried :], tape.tried)
+        tape.tried = len(tape.steps)
+        if foreign := [i for i, step in since if step.trial is None and not _is_own(step.op)]:
             from gradcheck_cli.compare.foreign import try_kernels  # few models have any
 
             try_kernels(tape, foreign)

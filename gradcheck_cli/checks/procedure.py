@@ -351,9 +351,12 @@ class Procedure:
         In `auto`, pairs that run out of memory are compared once more in the next mode that takes less.
         """
         self._plan([p for p in pairs if not p.mode], problems)
+        by_y: dict[str, list[Pair]] = {}
+        for pair in pairs:
+            by_y.setdefault(pair.y, []).append(pair)
         for problem, mode in product(problems.values(), ("full", *PARTIAL)):
             start = time.perf_counter()
-            group = [p for p in pairs if (p.y, p.mode) == (problem.y, mode) and p.error is None]
+            group = [p for p in by_y.get(problem.y, ()) if p.mode == mode and p.error is None]
             try:
                 for together in self._together(problem, group, index):
                     for position, pair in enumerate(together.pairs):

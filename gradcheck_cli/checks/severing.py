@@ -50,11 +50,12 @@ def severed(checks: Sequence[Check], severance: Severance, graph: Graph) -> tupl
         if not check.claim and not check.gradient_of:
             ys.setdefault(check.x, []).append(check.y)
     gradients = Gradients(graph)
+    made = {x: gradients.by(x, of) for x, of in ys.items()}
 
     def judged(check: Check) -> Check:
         if check.claim:
             return check
-        if check.gradient_of or gradients.by(check.x, ys[check.x]) == check.y:
+        if check.gradient_of or made[check.x] == check.y:
             constant = _steps(check, severance) if check.gradient_of else severance.of(check.x, check.y)
             return replace(check, notes=(*check.notes, _CONSTANT)) if constant else check
         return _judged(check, ys[check.x], severance)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -393,7 +393,8 @@ class Linear(Prepared):
         self, values: TapeValues, step: Step, moving: Sequence[bool], outputs: Collection[str], zeros: Sequence[bool]
     ) -> None:
         super().__init__(values, step, moving, outputs)
-        self.zeros = zeros
+        likes = [values.like(n) if n and zero else None for n, zero in zip(step.operands, zeros, strict=True)]
+        self.zeros = [None if x is None else _zeros(x.shape, x.dtype) for x in likes]
 
     def make(self, live: Tangents) -> Tangents:
         """The tangents that the step makes, by name."""
@@ -403,10 +404,16 @@ class Linear(Prepared):
             if moving or not name:
                 operands.append(live[name] if name else None)
             else:
-                operands.append(np.zeros_like(values.like(name)) if zero else values.operand(step.op, name))
+                operands.append(values.operand(step.op, name) if zero is None else zero)
         if self.direct:
             return self.named(step.op.forward(*operands, **step.metadata))
         return self.named(step.op.batching(step.op.forward, operands, self.moving, step.metadata))
+
+
+@lru_cache(maxsize=256)
+def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Zeros that take no memory, the same array for all steps: of many operands a few carry tangents."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 class Curved(Prepared):

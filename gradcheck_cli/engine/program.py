@@ -20,6 +20,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gradcheck_cli.autodiff.reach import steps_computing
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.engine.chunks import Decisions, StackResult, gathered
@@ -37,7 +38,7 @@ _CHAINED = (np.dtype(np.float32), np.dtype(np.float64))
 _FEWEST = 2  # steps that are fused: NumPy runs a single step as fast
 
 
-def steps_between(steps: Sequence[Step], probes: Sequence[str], targets: set[str]) -> list[tuple[int, Step]]:
+def steps_between(tape: Tape, probes: Sequence[str], targets: set[str]) -> list[tuple[int, Step]]:
     """The steps of a tape that probes reach and targets need, with their numbers."""
 
     def through(step: Step, reached: Collection[str]) -> list[str]:
@@ -45,7 +46,9 @@ def steps_between(steps: Sequence[Step], probes: Sequence[str], targets: set[str
         fed = any(n in reached for n in step.node.outputs)
         return [] if fed or reads.isdisjoint(reached) else [n for n in step.node.outputs if n]
 
-    return [(i, steps[i]) for i in between(steps, probes, targets, through, lambda step: step.node.inputs)]
+    numbers = steps_computing(tape, targets)
+    steps = [tape.steps[i] for i in numbers]
+    return [(numbers[i], steps[i]) for i in between(steps, probes, targets, through, lambda step: step.node.inputs)]
 
 
 class Ready(Struct, frozen=True):
@@ -196,7 +199,7 @@ class Program:
 
     def __init__(self, tape: Tape, probes: Sequence[str], outputs: Sequence[str]) -> None:
         self.tape, self.probes, self.outputs = tape, tuple(probes), tuple(outputs)
-        self.steps = steps_between(tape.steps, self.probes, {*self.outputs, *tape.guards})
+        self.steps = steps_between(tape, self.probes, {*self.outputs, *tape.guards})
         self.reached = {*self.probes, *(n for _, step in self.steps for n in step.node.outputs if n)}
         self.dies = self._last_uses()
         self.evaluations: Counter[str] = Counter()  # number of probes run, by "real" and "complex"

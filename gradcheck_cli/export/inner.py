@@ -399,6 +399,7 @@ def starts(tape: Tape, made: str, names: Sequence[str]) -> list[Var]:
     missing = [name for name in names if name not in _stacked(tape.steps[index])]
     if missing:
         tape.steps[index] = step = _stacking(tape, tape.steps[index], missing)
+        tape.makers = None  # the step makes more now
         pairs = zip(step.outputs, evaluated(tape, step), strict=True)
         tape.values.update((name, y) for name, y in pairs if name and name not in tape.values)
     found = _stacked(tape.steps[index])

@@ -6,9 +6,11 @@ NumPy's does, on stacks and constants.  Results that only later fused steps read
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -116,16 +118,18 @@ def grouped(formulas: Sequence[Formula]) -> list[list[Formula]]:
     """Formulas, in order, in groups of one shape and dtype; no group reads a result of a later one."""
     groups: list[list[Formula]] = []
     home: dict[str, int] = {}
+    rooms: dict[Any, _Rooms] = {}  # by shape and dtype
     for formula in formulas:
         first = 0
         for name in formula.reads:
             if isinstance(name, str) and name in home:
                 first = max(first, home[name] + (not _alike(groups[home[name]][0], formula)))
-        fitting = (i for i in range(first, len(groups)) if _joins(formula, groups[i]))
-        home[formula.name] = index = next(fitting, len(groups))
+        room = rooms.setdefault((formula.shape, formula.dtype), _Rooms())
+        home[formula.name] = index = room.take(first, len(formula.reads), len(groups))
         if index == len(groups):
             groups.append([])
         groups[index].append(formula)
+        room.leave(index, len(groups[index]))
     return groups
 
 
@@ -133,10 +137,29 @@ def _alike(a: Formula, b: Formula) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype
 
 
-def _joins(formula: Formula, group: Sequence[Formula]) -> bool:
-    if not _alike(formula, group[0]) or len(group) >= _LONGEST:
-        return False
-    return len(formula.reads) + sum(len(f.reads) for f in group) <= _WIDEST
+class _Rooms:
+    """Numbers of groups that take more formulas, by the number of operands for which they have room."""
+
+    def __init__(self) -> None:
+        self.left: dict[int, int] = {}
+        self.by_room: list[list[int]] = [[] for _ in range(_WIDEST + 1)]
+
+    def take(self, first: int, reads: int, new: int) -> int:
+        """The first group from number `first` on with room for so many operands, taken out; else the number `new`."""
+        found = [(numbers[at], numbers, at) for numbers in self.by_room[reads:]
+                 if (at := bisect_left(numbers, first)) < len(numbers)]  # fmt: skip
+        if not found:
+            self.left[new] = _WIDEST - reads
+            return new
+        index, numbers, at = min(found, key=itemgetter(0))
+        del numbers[at]
+        self.left[index] -= reads
+        return index
+
+    def leave(self, index: int, length: int) -> None:
+        """Puts a group back, unless it is full."""
+        if length < _LONGEST and self.left[index] >= 0:
+            insort(self.by_room[self.left[index]], index)
 
 
 def linked(formulas: Sequence[Formula], wanted: Collection[str], shapes: Callable[[str], Shape]) -> FusedSteps:

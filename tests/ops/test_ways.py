@@ -1,0 +1,73 @@
+"""What lies between two tensors of a tape is found without a look at the rest of it, and is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from gradcheck_cli.autodiff.backward import gradients, inexact, units_between
+from gradcheck_cli.autodiff.reach import parts_computing, steps_computing
+from gradcheck_cli.autodiff.tape import Step, Tape, Unit
+from gradcheck_cli.graph import computing
+from tests.ops.case import Case
+from tests.ops.cases import CASES
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+
+
+def all_parts(tape: Tape) -> Iterator[tuple[int, Step | Unit]]:
+    """Steps and outermost composed operators of a tape, from its first step to its last."""
+    regions = {region.steps.start: region for region in tape.regions}  # of nested ones the outermost, which ends last
+    index = 0
+    while index < len(tape.steps):
+        region = regions.get(index)
+        part = region if region is not None and region.steps else tape.steps[index]
+        yield index, part
+        index = part.steps.stop if isinstance(part, Unit) else index + 1
+
+
+def leading_to(parts: list[tuple[int, Step | Unit]], names: list[str]) -> list[int]:
+    needed, found = set(names), []
+    for index, part in reversed(parts):
+        if not needed.isdisjoint(part.outputs):
+            needed.update(part.operands)
+            found.append(index)
+    return found[::-1]
+
+
+def grown(case: Case) -> Iterator[Tape]:
+    """The tape of a case as it is, with a part that was put aside, and with the derivatives of its outputs."""
+    tape = case.tape()
+    yield tape
+    ys = [tape.named[y] for y in case.outputs if y in tape.named and inexact(tape.named[y])]
+    xs = [tape.named[x].name for x in case.floats()]
+    for _ in range(2 if ys and xs else 0):
+        with tape.aside():
+            seed = tape.hold(tape.fresh("seed"), np.ones_like(ys[0].value))
+            gradients(tape, {ys[0].name: seed}, xs)
+            yield tape
+    yield tape
+
+
+@pytest.mark.one_in(3, of="op")
+@every_case
+def test_what_leads_to_a_tensor_is_found_as_by_a_walk_through_the_whole_tape(case: Case) -> None:
+    for tape in grown(case):
+        nodes, parts = [step.node for step in tape.steps], list(all_parts(tape))
+        for name in {n for step in tape.steps[-3:] for n in step.node.outputs if n}:
+            assert steps_computing(tape, [name]) == computing(nodes, [name])[0]
+        for part in parts[-3:]:
+            ends = [n for n in part[1].outputs if n]
+            assert [index for index, _ in parts_computing(tape, ends)] == leading_to(parts, ends)
+
+
+def test_a_composed_operator_inside_of_another_is_a_part_of_that() -> None:
+    [case] = [c for c in CASES if c.op == "LayerNormalization" and c.n_outputs == 1][:1]
+    tape = case.tape()
+    y = tape.named["y0"].name
+    [(index, part)] = parts_computing(tape, [y])
+    assert index == 0
+    assert isinstance(part, Unit)
+    assert [unit.op.name for unit in units_between(tape, [tape.named["x0"].name], [y])] == ["LayerNormalization"]
