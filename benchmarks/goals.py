@@ -72,6 +72,11 @@ def mean_of(name: str, *families: str) -> Callable[[Rows], list[float]]:
     return read
 
 
+def alone_to_all(rows: Rows) -> list[float]:
+    """The time of a model in one process for all, in units of its time where models are checked one by one."""
+    return [row["in one process, ms"] / row["CPU a model, ms"] for row in rows if row["at once"] == 1]
+
+
 def growth(rows: Rows) -> list[float]:
     """Ratios of the time of an entry among the most entries to that among the fewest, for each series."""
     series: dict[str, list[float]] = {}
@@ -128,6 +133,9 @@ GOALS = (
          lambda rows: [row["peak, MB"] for row in rows if row["weights, MB"] >= 1000], least=False, unit=" MB"),
     Goal("many models, cores busy", 85, "Many models", lambda rows: [row["cores busy, %"] for row in rows[-1:]], unit=" %"),
     Goal("many models, added to each", 30, "Many models", column("added, ms"), least=False, unit=" ms"),
+    Goal("time of one of many things, among four times as many to the fewest", 1.2, "Scaling: lines",
+         column("against the fewest"), least=False),
+    Goal("many models one by one, CPU in one process for all to theirs", 0.9, "Many models", alone_to_all),
     Goal("many models, growth of the driver", 8, "Many models", column("driver grew by, MB"), least=False, unit=" MB"),
     Goal("time of an entry, among the most entries to the fewest", 1.1, "Scaling: entries", growth, least=False),
 )  # fmt: skip

@@ -19,6 +19,7 @@ _BARS = {  # title of a table: the column of names and that of lengths
 _CURVES = {  # title of a table: the column of curves, those along and up
     "Scaling: entries": ("what", "entries checked", "seconds"),
     "Scaling: nodes": ("mode", "nodes", "seconds"),
+    "Scaling: lines": ("what", "number", "CPU, s"),
     "Scaling: weights": ("mode", "weights, MB", "peak, MB"),
 }
 

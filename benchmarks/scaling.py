@@ -1,4 +1,5 @@
-"""Growth of time and memory: with entries checked, sizes of x and y, nodes, bytes of weights; and with threads.
+"""Growth of time and memory: with entries checked, sizes of x and y, nodes, bytes of weights, and what else there may
+be many of; and with threads.
 
 python -m benchmarks.scaling
 """
@@ -20,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import gradcheck_cli
 from benchmarks.alone import alone, peak
 from benchmarks.cases import CASES
+from benchmarks.growth import lines
 from benchmarks.limit import numerical
 from benchmarks.table import Table, write
 from benchmarks.timing import in_turns, ratio
@@ -33,7 +35,7 @@ def tables(quick: bool = False) -> Iterator[Table]:
     """A table for each thing that grows."""
     yield threads(quick)
     with tempfile.TemporaryDirectory() as folder:
-        for table in (entries, sizes, nodes, weights):
+        for table in (entries, sizes, nodes, weights, lines):
             yield table(Path(folder), quick)
 
 

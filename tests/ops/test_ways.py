@@ -1,4 +1,4 @@
-"""What lies between two tensors of a tape is found without a look at the rest of it, and is the same."""
+"""The part of a tape that leads to a tensor is found without a look at the rest of it."""
 
 from __future__ import annotations
 
