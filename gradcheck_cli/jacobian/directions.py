@@ -259,7 +259,8 @@ def _followed(program: Program, size: int) -> Reach:
     (x,), values = program.probes, program.tape.values
     room = Room(0, _FOLLOWED * program.bytes_per_probe() // _LARGE)
     live: dict[str, Stack] = {x: unit_tangents(values[x], np.linspace(0, size - 1, _FOLLOWED).astype(int), room)}
-    pushforward, work, most = Pushforward(program.tape), 0.0, 1.0
+    pushforward, work = Pushforward(program.tape), 0.0
+    most = max(1.0, _held(live[x]))
     with np.errstate(all="ignore"):
         for position, (index, step) in enumerate(program.steps):
             try:
@@ -272,7 +273,7 @@ def _followed(program: Program, size: int) -> Reach:
             summed = read > sum(values[n].size for n in made)  # which costs as much as it reads, a product as it makes
             work += _STEP + _share(given if summed else made, values) * step_work(program.tape, step)
             live.update(made)
-            most = max(most, *(_held(stack) for stack in live.values()))
+            most = max(most, *map(_held, made.values()))
             for name in program.dies.get(position, ()):
                 live.pop(name, None)
     return Reach(work, most)

@@ -102,7 +102,8 @@ def takes_stacks(rule: BatchingRule, ranks: Sequence[int], probed: Sequence[bool
     """True if all that a rule does for operands of these ranks is to call the kernel, which takes stacks as they are."""
     if isinstance(rule, On):
         return rule.holds(probed) and takes_stacks(rule.rule, ranks, probed)
-    full = all(rank == max(ranks) for rank, p in zip(ranks, probed, strict=True) if p)
+    most = max(ranks, default=0)
+    full = all(rank == most for rank, p in zip(ranks, probed, strict=True) if p)
     return rule is trailing or (rule is elementwise and full)
 
 
