@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _DECLARED = ("forward", "batching", "linear", "analytic", "step", "sparsity", "boxes")
 _BACKWARD = 3  # cost of a backward pass in forward runs
-_PATTERN_WORK = 1e10  # operations that a pattern may take before a mode is chosen: half a second
+_PATTERN_WORK = 2.5e10  # operations that a pattern may take before a mode is chosen: a quarter of a full check
 _PROBES = 8  # forward runs of a row where onnxruntime evaluates y: its own and ours, at the same points
 
 
@@ -135,9 +135,7 @@ class Problem:
         coloring = self.structure(x).coloring if pattern_work(program, rows) <= _PATTERN_WORK else None
         if coloring is not None:
             cells = coloring.cells if compressed and self._compresses(x) else None
-            return full_cost(
-                program, rows, columns, coloring.count, cells=None if cells is None else cells.columns.size
-            )
+            return full_cost(program, rows, columns, coloring.count, cells=cells)
         return full_cost(program, rows, columns, live, reach(program).work)
 
     def _compresses(self, x: str) -> bool:

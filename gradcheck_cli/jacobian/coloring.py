@@ -20,7 +20,7 @@ from gradcheck_cli.engine.chunks import Budget, in_chunks
 from gradcheck_cli.engine.complex_step import selecting
 from gradcheck_cli.engine.program import FAILURES, Program
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobian.cost import SOON, forward_work, pattern_work
+from gradcheck_cli.jacobian.cost import ENTRY, SOON, forward_work, pattern_work
 from gradcheck_cli.jacobian.directions import reach, reals, taken
 from gradcheck_cli.op.batching import Operands, elementwise
 from gradcheck_cli.op.sparsity import EvaluatedNode, SparsityRule, everything, same_place
@@ -264,11 +264,13 @@ class Structure:
     @cached_property
     def coloring(self) -> Coloring | None:
         """Colors of the rows, where they are wanted and few, and take less than probes of single rows, which may reach
-        little."""
+        little, and give all entries."""
         found = None if self.known is None else colored(self.known)
-        if found is None or found.count * forward_work(self.program) <= self.alone * reach(self.program).work:
-            return found
-        return None
+        if found is None:
+            return None
+        spared = 0 if found.cells is None else len(found.colors) * found.columns - found.cells.columns.size
+        together = found.count * forward_work(self.program)
+        return found if together <= self.alone * reach(self.program).work + ENTRY * spared else None
 
     @property
     def alone(self) -> int:

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.verdict.rule import Nonzeros
 
 _ELEMENTWISE = 20.0  # operations that an entry of an ordinary result counts as
 _READ = 6.0  # and an entry that is read for it, where there are more of those
@@ -25,8 +26,8 @@ HELD_CELL = (
 )
 OPERATIONS = 1.5e10  # in a second, roughly
 _STEP = 5e6  # operations that all passes over a step count as besides: Python, some tenths of a millisecond
-_ENTRY = 300.0  # operations that comparing one entry counts as
-_PASSES = 2  # times as many colors of columns as of rows, at most, as it mostly is
+ENTRY = 300.0  # operations that comparing one entry counts as
+_PASSES = 1.25  # times as many colors of columns as the fullest row has entries, about
 _RUNS = {"nodes": 200.0, "directional": 100.0, "sampled": 400.0}  # of the model that the other modes are worth
 _UNIT = {"nodes": 3e7}  # operations that a step on its own counts as besides
 
@@ -75,7 +76,7 @@ def full_cost(
     columns: int,
     probed: int | None = None,
     probe: float | None = None,
-    cells: int | None = None,
+    cells: Nonzeros | None = None,
 ) -> Cost:
     """The cost of all rows by the complex step, and all columns by one backward pass each.
 
@@ -85,11 +86,11 @@ def full_cost(
             as rows share probes
     """
     one, probes = forward_work(program), rows if probed is None else probed
-    kept = rows * columns if cells is None else cells
-    passes = columns if cells is None else min(columns, _PASSES * probes)
+    kept = rows * columns if cells is None else cells.columns.size
+    passes = columns if cells is None else min(columns, _PASSES * cells.columns.shape[1])
     work = probes * (one if probe is None else probe) + 3.0 * passes * one
-    memory = HELD * kept if cells is None else HELD_CELL * cells
-    return Cost(rows * columns, work + _ENTRY * kept + _STEP * len(program.steps), memory)
+    memory = (HELD if cells is None else HELD_CELL) * kept
+    return Cost(rows * columns, work + ENTRY * kept + _STEP * len(program.steps), memory)
 
 
 def partial_work(program: Program, mode: str) -> float:
