@@ -214,6 +214,11 @@ class Program:
     def _plan(self) -> list[Planned]:
         return planned(self.steps, self.reached, self.dies, self.tape.values, self.outputs)
 
+    @cached_property
+    def _read(self) -> frozenset[str]:
+        """Tensors that its steps read, or that it gives."""
+        return frozenset(self.outputs).union(*(step.operands for _, step in self.steps))
+
     def upon(self, tape: Tape) -> Program:
         """The same steps on another tape that has them; evaluations count for both."""
         made = Program(tape, self.probes, self.outputs)
@@ -308,7 +313,7 @@ class Program:
                     break
                 index, step = self.steps[position]
                 try:
-                    made = self._pushforward.through(index, step, live, rounding)
+                    made = self._pushforward.through(index, step, live, rounding, self._read)
                     made = made if rounding is None else _rounded_tangents(made, step, rounding)
                 except Crowded:
                     parts = _pieces(live, count, self._more(position))
