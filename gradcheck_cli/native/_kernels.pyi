@@ -33,6 +33,17 @@ def pool(
 ) -> None: ...
 def take_at(x: NDArray[Any], places: NDArray[Any], y: NDArray[Any], size: int, /) -> bool: ...
 def add_at(x: NDArray[Any], places: NDArray[Any], y: NDArray[Any], code: str, /) -> bool: ...
+def recurrence(
+    cell: int,
+    push: bool,
+    backwards: bool,
+    sizes: Sequence[int],
+    point: Sequence[NDArray[Any]],
+    counts: NDArray[Any] | None,
+    given: Sequence[NDArray[Any] | None],
+    made: Sequence[NDArray[Any] | None],
+    twofold: bool,
+) -> None: ...
 def raise_largest(
     given: NDArray[Any],
     right: NDArray[Any],
