@@ -43,7 +43,7 @@ MESSAGES = [  # exit code, command line, everything on stderr
     ]),
     (2, "conv.onnx --mode full --y c --dim N=64 --memory-limit 1MiB", [
         "error GC201: the full Jacobian of 'c' [64,2,6,6] by 'image' [64,3,8,8] has 5.7e7 entries (432 MiB, about "
-        "2 s here). --mode directional checks it by random projections.",
+        "1 s here). --mode directional checks it by random projections.",
     ]),
     (4, "lfs.onnx", [
         "error GC403: lfs.onnx is a Git LFS pointer (63 bytes), not a model. `git lfs pull` fetches the model.",

@@ -18,6 +18,7 @@ def outlined(x: Any) -> Any:
     return x if x is None else blank(x.shape, x.dtype)
 
 
+@pytest.mark.one_in(8, of="op")
 @pytest.mark.parametrize("dtype", ["float64", "model"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_an_outline_has_the_shape_and_the_dtype_of_the_result(case: Case, dtype: str) -> None:
@@ -40,6 +41,7 @@ def shown(tape: Tape) -> list[Any]:
     ]
 
 
+@pytest.mark.one_in(8, of="op")
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_numbers_that_are_left_for_later_are_those_that_are_computed_at_once(
     case: Case, monkeypatch: pytest.MonkeyPatch

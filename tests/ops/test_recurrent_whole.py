@@ -69,6 +69,7 @@ def pairs(case: Case) -> Any:
         yield x, y, [(tape, tape.named[x].name, tape.named[y].name) for tape in (whole, parts)]
 
 
+@pytest.mark.one_in(3)
 @every_case
 def test_a_smooth_layer_is_one_step_with_the_values_of_all(case: Case) -> None:
     whole, parts = both(case)
@@ -78,6 +79,7 @@ def test_a_smooth_layer_is_one_step_with_the_values_of_all(case: Case) -> None:
         assert_rounded(whole.named[name].value, parts.named[name].value, roundings=200, of=1.0)
 
 
+@pytest.mark.one_in(3)
 @by_each
 @every_case
 def test_tangents_are_those_of_the_complex_step(case: Case, kernel: Any) -> None:
@@ -101,6 +103,7 @@ def test_tangents_are_those_of_the_complex_step(case: Case, kernel: Any) -> None
                     assert_rounded(y, exact, roundings=400, of=1.0, label=f"{name} by {x}")
 
 
+@pytest.mark.one_in(3)
 @by_each
 @every_case
 def test_cotangents_are_those_of_the_layer_unrolled(case: Case, kernel: Any) -> None:
@@ -118,6 +121,7 @@ def test_cotangents_are_those_of_the_layer_unrolled(case: Case, kernel: Any) -> 
                 assert_rounded(one, other, roundings=800, of=1.0, label=y)
 
 
+@pytest.mark.one_in(3)
 @every_case
 def test_no_entry_outside_of_the_pattern_is_ever_reached(case: Case) -> None:
     for x, y, [(whole, x_name, y_name), _] in pairs(case):

@@ -51,7 +51,7 @@ def grown(case: Case) -> Iterator[Tape]:
     yield tape
 
 
-@pytest.mark.one_in(3, of="op")
+@pytest.mark.one_in(8, of="op")
 @every_case
 def test_what_leads_to_a_tensor_is_found_as_by_a_walk_through_the_whole_tape(case: Case) -> None:
     for tape in grown(case):
