@@ -120,4 +120,7 @@ def test_numbers_that_are_not_finite_are_left_to_numpy():
     with np.errstate(all="ignore"):
         got, want = both(lambda: push(x, rows, index, h, c, all_steps=True))
     for a, b in zip(got, want, strict=True):
-        np.testing.assert_array_equal(a, b)
+        finite = np.isfinite(b)
+        np.testing.assert_array_equal(a[~finite], b[~finite])
+        bound = gamma("float64", 4 * x.steps * (x.r.shape[0] + 8)) * np.max(np.abs(b[finite]), initial=1.0)
+        assert np.max(np.abs(a[finite] - b[finite]), initial=0.0) <= bound  # products may add in another order
