@@ -137,7 +137,7 @@ def _pieces(comparison: Comparison, ground: Ground) -> Iterator[Sized]:
     for rows in blocks(*comparison.shape):
         part = comparison.rows(rows)
         size = magnitude(part.theoretical, part.numerical)
-        least = np.maximum(size, GROUND * ground.everywhere().at(rows))
+        least = np.maximum(size, GROUND * ground.at(rows))
         gaps = np.abs(part.theoretical - part.numerical), part.noise
         error, noise = (np.where(gap == 0, 0.0, gap / least) for gap in gaps)
         yield Sized(rows, _STANDING[part.status], error, noise, size)

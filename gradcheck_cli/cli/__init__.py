@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from gradcheck_cli.errors import GradcheckError
 
-_COLLECTED = (
-    50_000,
-    20,
-    20,
-)  # objects more than before, after which cycles are looked for: graphs have many, and few die
+# Objects more than before, after which cycles are looked for: graphs have many, and few die.
+_COLLECTED = 50_000, 20, 20
 INTERRUPTED, BUG, BROKEN_PIPE = 130, 70, 141
 _COMPLETE = "_GRADCHECK_COMPLETE"
 

@@ -59,9 +59,8 @@ class Comparer(ABC):
         if method in ("auto", "complex-step"):
             method = "complex-step" if program.obstacle is None else "richardson"
         if method != "complex-step" or not np.isfinite(flat(program.tape.values[program.outputs[0]])).all():
-            theory = theory.whole(
-                job.budget
-            )  # differences bound zeros too; columns of y that is not finite are left out
+            # differences bound zeros too; columns of y that is not finite are left out
+            theory = theory.whole(job.budget)
         numeric = Numeric(program, directions, job, self.weights, theory.ground, theory)
         theoretical = theory.values if self.weights is not None else numeric.cleared(theory.values)
         if method == "complex-step":

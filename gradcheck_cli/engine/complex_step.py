@@ -67,8 +67,8 @@ class Pushforward:
                 return {}
         elif step.op.batching is elementwise and not step.op.many:
             made = self._slope_tangent(index, step, tangents, live)
-        elif step.op.inside is not None and step.op.inside.pushforward is not None:
-            made = self._pushed(step.op.inside.pushforward, step, tangents, wanted, rounding)
+        elif (rule := _rule_inside(step)) is not None:
+            made = self._pushed(rule, step, tangents, wanted, rounding)
         elif (local := self._lines(index, step, tangents, live)) is not None:
             made = native.along_lines(np.asarray(tangents[step.operands[0]]), local, step.metadata["axis"])
         else:
@@ -155,12 +155,11 @@ class Pushforward:
         """The derivative of an elementwise step by its operand i, at the point."""
         if (index, i) not in self._slopes:
             operands: list[Any] = [self.tape.values[n] if n else None for n in step.operands]
-            x = operands[i]
-            h = _step_at(x)
-            operands[i] = x + 1j * h
-            rank = self.tape.values[step.node.outputs[0]].ndim
-            h = h.reshape((1,) * (rank - h.ndim) + h.shape)
-            self._slopes[index, i] = np.imag(_continued(step)(*operands, **step.metadata)) / h
+
+            def by_one(x: Array) -> Any:
+                return _continued(step)(*operands[:i], x, *operands[i + 1 :], **step.metadata)
+
+            self._slopes[index, i] = _derivative(by_one, operands[i])
         return self._slopes[index, i]
 
     def _lines(self, index: int, step: Step, tangents: Mapping[str, Stack], live: Sequence[bool]) -> Array | None:
@@ -198,15 +197,20 @@ class Pushforward:
         return tuple(results) if step.op.many else results[0]
 
 
-def _step_at(x: Array) -> Array:
-    """The complex step of each entry by itself."""
-    return np.asarray(_STEP * np.where(x == 0, 1.0, np.minimum(np.maximum(np.abs(x), _FLOOR), 1.0)))
+def _rule_inside(step: Step) -> Callable[..., Sequence[Any]] | None:
+    """The rule for tangents of a kernel that is many steps inside; None: they are made as those of any kernel."""
+    return None if step.op.inside is None else step.op.inside.pushforward
+
+
+def _derivative(function: Kernel, x: Array) -> Array:
+    """The derivative of an elementwise function by the complex step, which fits each entry by itself."""
+    h = _STEP * np.where(x == 0, 1.0, np.minimum(np.maximum(np.abs(x), _FLOOR), 1.0))
+    return np.asarray(np.imag(function(x + 1j * h)) / h)
 
 
 def _slope(function: Kernel, x: Array) -> Array:
-    """The derivative of an elementwise function, by the complex step."""
-    h = _step_at(x)
-    return np.asarray(np.imag(function(x + 1j * h)) / h).astype(x.dtype, copy=False)
+    """The same in the dtype of x."""
+    return _derivative(function, x).astype(x.dtype, copy=False)
 
 
 def linear_groups(step: Step) -> Sequence[Sequence[int]]:
@@ -495,8 +499,7 @@ class _Planner:
 
     def _curved(self, step: Step, moving: Collection[int], outputs: Collection[str], through: Make) -> Make:
         """A step that is not linear as one run of its kernel; elementwise ones have slopes."""
-        inside = step.op.inside is not None and step.op.inside.pushforward is not None
-        if inside or (step.op.batching is elementwise and not step.op.many):
+        if _rule_inside(step) is not None or (step.op.batching is elementwise and not step.op.many):
             return through
         return Curved(self.values, step, [i in moving for i in range(len(step.operands))], outputs).make
 

@@ -21,9 +21,7 @@ COLORED_WORK, COLORED_STEP = 5e6, 2e5  # operations that looking for colors coun
 SOON = 1e9  # operations that nobody waits for: some tenths of a second
 FULL_WORK = 1e11  # operations that a full check may take: some ten seconds on two cores
 HELD = 28  # bytes of an entry: of both sides, of what the numerical one can have wrong, of what its status takes
-HELD_CELL = (
-    96  # bytes of an entry of a compressed Jacobian: the same, its place, its color's answer, and copies of these
-)
+HELD_CELL = 96  # bytes of an entry of a compressed one: the same, its place, its color's answer, and copies of these
 OPERATIONS = 1.5e10  # in a second, roughly
 _STEP = 5e6  # operations that all passes over a step count as besides: Python, some tenths of a millisecond
 ENTRY = 300.0  # operations that comparing one entry counts as

@@ -18,6 +18,7 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 from msgspec import Struct, field
 
+from gradcheck_cli.autodiff.reach import Makers
 from gradcheck_cli.autodiff.tape import NodePlace, Step, Tape, Unit
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
@@ -149,7 +150,7 @@ class Activity:
 
     def show(self, tape: Tape, program: Program, values: Mapping[str, Array]) -> None:
         """Adds a run: the steps of `program` with their `values`."""
-        makers = {name: step for step in tape.steps for name in step.node.outputs if name}
+        makers = Makers.of(tape).step
         for _, step in program.steps:
             if step.op.inside is not None and step.op.inside.activations is not None:
                 operands = (values[n] if n else None for n in step.operands)
@@ -264,7 +265,7 @@ def _by_unit(mask: Array, axis: int | None) -> Array:
     return np.asarray(mask.any(axis=tuple(i for i in range(mask.ndim) if i != axis % mask.ndim)))
 
 
-def _channel_axis(tape: Tape, step: Step, makers: Mapping[str, Step]) -> int | None:
+def _channel_axis(tape: Tape, step: Step, makers: Mapping[str, int]) -> int | None:
     """The axis of a step's output whose entries are units; None where all of it is one unit."""
     rank = tape.values[step.node.outputs[0]].ndim
     if step.op.slope is not None and "axis" in step.metadata:
@@ -281,7 +282,7 @@ def _channel_axis(tape: Tape, step: Step, makers: Mapping[str, Step]) -> int | N
             break
         if here.op.name == "Transpose" and here.metadata.get("perm"):
             moves.append(tuple(int(a) % rank for a in here.metadata["perm"]))
-        here = makers[name]
+        here = tape.steps[makers[name]]
     return _moved(1, moves)
 
 
