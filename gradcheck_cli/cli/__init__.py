@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -66,10 +67,14 @@ def keeping() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():
-            gc.freeze()
+        _set_aside()
         if enabled:
             gc.enable()
+
+
+@cache  # a second run would set what the first one left behind aside for good, and to count what is aside takes long
+def _set_aside() -> None:
+    gc.freeze()
 
 
 def say(error: GradcheckError) -> None:
