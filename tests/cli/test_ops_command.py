@@ -115,11 +115,10 @@ def test_a_page_says_all_about_one(gradcheck: Command) -> None:
     assert "  input 1       axes, a constant: int64\n" in gradcheck("ops", "ReduceSum").out
 
 
-@every_operator
-def test_every_page_fits_80_columns(facts: OperatorFacts) -> None:
-    title, *lines = page(facts).splitlines()
-    assert title == facts.full_name
-    assert max(map(len, lines)) <= 80
+def test_every_page_fits_80_columns() -> None:
+    pages = {facts.full_name: page(facts).splitlines() for facts in FACTS.values()}
+    assert [name for name, lines in pages.items() if lines[0] != name] == []
+    assert [name for name, lines in pages.items() if max(map(len, lines)) > 80] == []
 
 
 def test_json_has_the_same_facts(gradcheck: Command) -> None:

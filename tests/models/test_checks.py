@@ -19,10 +19,11 @@ from tests.models.test_forward import HERE, model_files, onnx_folders
 from tests.ops.test_onnx_cases import feeds, onnx_cases
 
 FULL = 3_000_000  # numbers that a full check may make here
+LONG = dict.fromkeys(("ch_PP-OCRv4_det_infer", "test_operator_symbolic_override"), pytest.mark.slow)
 
 
 @pytest.mark.one_in(10)
-@pytest.mark.parametrize("name", sorted(model_files()))
+@pytest.mark.parametrize("name", [pytest.param(n, marks=LONG.get(n, ())) for n in sorted(model_files())])
 def test_a_model_passes_with_no_option_but_its_file(name: str) -> None:
     report = gc.check(gc.load(model_files()[name]))
     cut = CUT.get(name)
@@ -41,7 +42,7 @@ def test_the_verdict_is_the_same_at_other_points(path: Path, seed: int) -> None:
 
 
 @pytest.mark.one_in(10)
-@pytest.mark.parametrize("folder", onnx_folders(), ids=lambda p: p.name)
+@pytest.mark.parametrize("folder", [pytest.param(p, marks=LONG.get(p.name, ()), id=p.name) for p in onnx_folders()])
 def test_a_model_of_onnx_passes_at_the_inputs_that_came_with_it(folder: Path) -> None:
     model = gc.load(folder / "model.onnx")
     outcome(folder.name, model, test_data=next(iter(sorted(folder.glob("test_data_set_*"))), None))

@@ -66,6 +66,7 @@ def test_matmul_of_every_size_up_to_two_panels(isa, left, right):
             same(native.matmul(a[:m, :k], b[:k, :n]), a[:m, :k], b[:k, :n])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("left, right", PAIRS)
 def test_packed_matmul_of_every_number_of_columns_up_to_two_panels(isa, left, right):
     rows, columns = panel(isa, left, right)

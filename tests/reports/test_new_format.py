@@ -13,7 +13,7 @@ from tests.cli import models
 LINE = 'Format("count", "counting", "counting", (".count",))'
 MODULE = '''
 def document(report, style):
-    """How many checks there are, and how many did not pass."""
+    """The number of checks, and of those that did not pass."""
     return f"{len(report.checks)} checks, {len(report.wrong)} wrong\\n"
 '''
 COMMAND = f"""
