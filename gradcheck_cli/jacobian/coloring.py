@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from gradcheck_cli.engine.program import FAILURES, Program
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.cost import ENTRY, SOON, forward_work, pattern_work
 from gradcheck_cli.jacobian.directions import reach, reals, taken
+from gradcheck_cli.native import nonzeros
 from gradcheck_cli.op.batching import Operands, elementwise
 from gradcheck_cli.op.sparsity import EvaluatedNode, SparsityRule, everything, same_place
 from gradcheck_cli.verdict.rule import Nonzeros, cells_of
@@ -77,14 +77,19 @@ class Entries(Struct, frozen=True):
         """The most rows that meet in one column: no fewer colors do."""
         return int(np.max(np.bincount(self.column), initial=0))
 
+    @property
+    def starts(self) -> Array:
+        """The number of entries before each row, and before the end, `(rows + 1,)`."""
+        return np.concatenate([[0], np.cumsum(np.bincount(self.row, minlength=self.rows))])
+
     @staticmethod
     def transposed(some: Sequence[Entries]) -> Entries:
         """Several with the same columns, one below the other, transposed."""
-        starts = np.cumsum([0, *(each.rows for each in some)])
-        row = np.concatenate([each.row + start for each, start in zip(some, starts.tolist(), strict=False)])
+        ends = np.cumsum([each.starts[-1] for each in some])
+        starts = np.concatenate([[0], *(e.starts[1:] + end - e.starts[-1] for e, end in zip(some, ends, strict=True))])
         column = np.concatenate([each.column for each in some])
-        order = np.argsort(column, kind="stable")
-        return Entries(column[order], row[order], some[0].columns, int(starts[-1]))
+        row, column = nonzeros.by_column(starts, column, some[0].columns)
+        return Entries(column, row, some[0].columns, len(starts) - 1)
 
 
 def pattern(program: Program, budget: Budget) -> Pattern:
@@ -198,7 +203,7 @@ def _fitting(sets: Array, shape: tuple[int, ...]) -> Array:
     return sets
 
 
-_LOOK, _LONGEST = 2000, 5e8  # words that a row counts as besides its own; that all may take: some two seconds
+_LONGEST = 500_000_000  # words that are looked at for colors: some two seconds
 _WORTH = 0.5  # of the rows: more colors save too little
 _MEETING = 0.75  # of rows drawn at random, in one column: all of them will not do with few colors
 _NO_PATTERN = (*FAILURES, MemoryError)
@@ -300,26 +305,7 @@ def colored(known: Entries) -> Coloring | None:
     most = int(_WORTH * known.rows)
     if not known.columns or known.fullest() > most:
         return None
-    colors = _first_free(known, most)
+    colors = nonzeros.first_free(known.starts, known.column, known.columns, most, _LONGEST)
     if colors is None:
         return None
     return Coloring(colors, int(np.max(colors, initial=-1)) + 1, known.columns, known.row, known.column)
-
-
-def _first_free(known: Entries, most: int) -> Array | None:
-    """For each row the first color that no earlier row has which meets it; None if that takes more than `most`, or long."""
-    taken = np.zeros((known.columns, 1), np.uint64)  # colors of the rows that each column has met, as bits
-    colors, looked = np.zeros(known.rows, np.int64), 0
-    stops = np.cumsum(np.bincount(known.row, minlength=known.rows)).tolist()
-    for row, (start, stop) in enumerate(pairwise([0, *stops])):
-        mine = known.column[start:stop]
-        met = int.from_bytes(np.bitwise_or.reduce(taken[mine], axis=0).astype("<u8").tobytes(), "little")
-        color = (~met & (met + 1)).bit_length() - 1
-        looked += _LOOK + len(mine) * taken.shape[1]
-        if color >= most or looked > _LONGEST:
-            return None
-        if color >= BITS * taken.shape[1]:
-            taken = np.concatenate([taken, np.zeros_like(taken)], axis=1)
-        taken[mine, color // BITS] |= np.uint64(1 << color % BITS)
-        colors[row] = color
-    return colors

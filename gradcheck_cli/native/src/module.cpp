@@ -13,6 +13,7 @@
 #include "conv.h"
 #include "instruction_set.h"
 #include "matmul.h"
+#include "nonzeros.h"
 #include "pool.h"
 #include "recurrence.h"
 #include "sides.h"
@@ -329,6 +330,37 @@ std::optional<std::vector<double>> run_farthest(nb::handle given, nb::handle rig
     return std::vector<double>{found.absolute, found.relative};
 }
 
+// Places whose columns exist; `starts` and `column` hold on to their memory.
+Nonzeros nonzeros(const Buffer &starts, const Buffer &column, Index columns) {
+    const Nonzeros all = {starts.dense<std::int64_t>(), column.dense<std::int32_t>(), starts.elements() - 1, columns};
+    bool fits = all.rows >= 0 && all.starts[0] == 0 && all.starts[all.rows] == column.elements();
+    for (Index row = 0; fits && row < all.rows; ++row)
+        fits = all.starts[row] <= all.starts[row + 1];
+    for (Index at = 0; fits && at < column.elements(); ++at)
+        fits = all.column[at] >= 0 && all.column[at] < columns;
+    if (!fits)
+        throw nb::type_error("places by row, in columns that there are");
+    return all;
+}
+
+bool run_first_free(nb::handle starts, nb::handle column, Index columns, Index most, Index look, Index longest, nb::handle colors) {
+    const Buffer begun(starts, false), in(column, false), out(colors, true);
+    std::int64_t *to = out.dense<std::int64_t>();
+    if (out.elements() + 1 != begun.elements())
+        throw nb::type_error("a color for each row");
+    nb::gil_scoped_release release;
+    return first_free(nonzeros(begun, in, columns), most, look, longest, to);
+}
+
+void run_by_column(nb::handle starts, nb::handle column, Index columns, nb::handle row_out, nb::handle column_out) {
+    const Buffer begun(starts, false), in(column, false), rows(row_out, true), sorted(column_out, true);
+    std::int32_t *row = rows.dense<std::int32_t>(), *to = sorted.dense<std::int32_t>();
+    if (rows.elements() != in.elements() || sorted.elements() != in.elements())
+        throw nb::type_error("a row and a column for each place");
+    nb::gil_scoped_release release;
+    by_column(nonzeros(begun, in, columns), row, to);
+}
+
 }  // namespace
 
 NB_MODULE(_kernels, module) {
@@ -352,6 +384,8 @@ NB_MODULE(_kernels, module) {
                nb::arg("scale").none(), nb::arg("slack"), nb::arg("negligible"), nb::arg("atol"), nb::arg("open"), nb::arg("status"));
     module.def("farthest", run_farthest, nb::arg("given"), nb::arg("right"), nb::arg("largest"), nb::arg("effect").none(),
                nb::arg("scale").none(), nb::arg("ground"), nb::arg("floor"));
+    module.def("first_free", run_first_free);
+    module.def("by_column", run_by_column);
     module.def("threads", threads);
     module.def("set_threads", set_threads);
     module.def("set_single_threaded", set_single_threaded);
