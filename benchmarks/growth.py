@@ -69,7 +69,7 @@ def pieces(n: int) -> Parts:
 def parameters(n: int) -> Parts:
     """A layer's weights for each of n units, all of which are added."""
     nodes = [_node("MatMul", f"x w{i}", f"a{i}") for i in range(n)]
-    weights = {f"w{i}": np.full((2, 1), 0.5 + i / n) for i in range(n)}
+    weights = {f"w{i}": np.array([[0.5], [-i / n]]) for i in range(n)}  # of equal numbers they were constants
     return [*nodes, _node("Sum", _names("a", n), "y")], {"x": [1, 2]}, {"y": [1, 1]}, weights
 
 

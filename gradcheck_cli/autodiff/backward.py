@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.autodiff.reach import parts_computing
+from gradcheck_cli.autodiff.reach import parts_between
 from gradcheck_cli.autodiff.tape import Step, Tape, Unit, Var, quietly
 from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import NoGradientError
-from gradcheck_cli.graph import Array, between, is_inexact
+from gradcheck_cli.graph import Array, is_inexact
 
 Aggregate: TypeAlias = Callable[[Sequence[Var]], Var]
 
@@ -122,25 +123,37 @@ def inexact(x: Var) -> bool:
 
 def units_between(tape: Tape, xs: Iterable[str], ys: Iterable[str], stop: Collection[str] = ()) -> list[Unit]:
     """The units through which a derivative of ys by xs flows, in order."""
-    parts, halted = parts_computing(tape, ys), set(stop)
+    halted = set(stop)
 
-    def through(item: tuple[int, Step | Unit], reached: Collection[str]) -> list[str]:
-        made = item[1].outputs if any(n in reached for n in item[1].operands) else ()
-        return [n for n in made if n not in halted and n in tape.values and is_inexact(tape.values.like(n).dtype)]
+    def onward(name: str) -> bool:
+        return name not in halted and name in tape.values and is_inexact(tape.values.like(name).dtype)
 
-    found = (parts[i] for i in between(parts, xs, ys, through, lambda item: item[1].operands))
     return [unit_of(part, index) if isinstance(part, Step) else replace(part, node=tape.steps[index].node)
-            for index, part in found]  # fmt: skip
+            for index, part in parts_between(tape, xs, ys, onward)]  # fmt: skip
 
 
-def onward(units: Iterable[Unit], x: str) -> list[Unit]:
-    """The given units (which lie between some xs and ys) that also lie between one x and the ys, in order."""
-    names, found = {x}, []
-    for unit in units:
-        if not names.isdisjoint(unit.operands):
-            names.update(n for n in unit.outputs if n)
-            found.append(unit)
-    return found
+class Course(Struct, frozen=True, dict=True):
+    """The units that lie between some xs and ys, in order."""
+
+    units: Sequence[Unit]
+
+    @cached_property
+    def _readers(self) -> dict[str, list[int]]:
+        readers: dict[str, list[int]] = {}
+        for number, unit in enumerate(self.units):
+            for name in dict.fromkeys(unit.operands):
+                readers.setdefault(name, []).append(number)
+        return readers
+
+    def onward(self, x: str) -> list[Unit]:
+        """The ones that lie between one x and the ys, in order."""
+        found, waiting = set[int](), [x]
+        while waiting:
+            for number in self._readers.get(waiting.pop(), ()):
+                if number not in found:
+                    found.add(number)
+                    waiting.extend(n for n in self.units[number].outputs if n)
+        return [self.units[number] for number in sorted(found)]
 
 
 def check_rules(units: Iterable[Unit]) -> None:

@@ -9,7 +9,7 @@ differ for other fed values.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -32,15 +32,18 @@ _SELECTS = ("decides", "sizes")
 
 
 class Makers:
-    """An index of the steps that made the tensors of a tape, and of the outermost composed operators that these are of.
+    """An index of the steps that made and read the tensors of a tape, and of the outermost composed operators there.
 
     It follows the tape as that grows: what leads to a few tensors is found without a look at all others.
     """
 
-    __slots__ = ("outer", "regions", "step", "steps")
+    __slots__ = ("last_parts", "last_steps", "outer", "readers", "regions", "step", "steps")
 
     def __init__(self) -> None:
         self.step: dict[str, int] = {}  # by tensor
+        self.readers: dict[str, list[int]] = {}  # by tensor
+        self.last_steps: tuple[frozenset[str], list[int]] = (frozenset(), [])  # tensors, and steps they are computed by
+        self.last_parts: tuple[Any, dict[int, Step | Unit]] = (None, {})
         self.outer: list[Unit] = []
         self.steps = self.regions = 0  # that have been seen
 
@@ -54,13 +57,23 @@ class Makers:
 
     def _follow(self, tape: Tape) -> None:
         for index in range(self.steps, len(tape.steps)):
-            self.step.update((name, index) for name in tape.steps[index].node.outputs if name)
+            step = tape.steps[index]
+            self.step.update((name, index) for name in step.node.outputs if name)
+            for name in dict.fromkeys((*step.node.inputs, *step.operands)):  # a node that is kept captures operands
+                self.readers.setdefault(name, []).append(index)
         for region in tape.regions[self.regions :]:
             while self.outer and self.outer[-1].steps.start >= region.steps.start:
                 self.outer.pop()  # of nested ones the outermost comes last
             if region.steps:
                 self.outer.append(region)
+                for name in region.operands:  # which its steps may not read
+                    self.readers.setdefault(name, []).append(region.steps.start)
         self.steps, self.regions = len(tape.steps), len(tape.regions)
+
+    def start(self, index: int) -> int:
+        """The first step of the outermost composed operator that a step is of, or the step itself."""
+        around = self.around(index)
+        return index if around is None else around.steps.start
 
     def around(self, index: int) -> Unit | None:
         """The outermost composed operator that a step is of."""
@@ -70,20 +83,59 @@ class Makers:
 
 def steps_computing(tape: Tape, names: Iterable[str]) -> list[int]:
     """Indices of the steps of a tape that some tensors are computed by, in order."""
-    makers = Makers.of(tape)
-    found, waiting = set[int](), list(names)
+    makers, ends = Makers.of(tape), frozenset(names)
+    if makers.last_steps[0] == ends:  # many xs of one y
+        return makers.last_steps[1]
+    found, waiting = set[int](), list(ends)
     while waiting:
         index = makers.step.get(waiting.pop())
         if index is not None and index not in found:
             found.add(index)
             waiting.extend(tape.steps[index].node.inputs)
+    makers.last_steps = ends, sorted(found)
+    return makers.last_steps[1]
+
+
+def steps_between(tape: Tape, xs: Iterable[str], ys: Iterable[str]) -> list[int]:
+    """Indices of the steps through which some xs reach some ys, in order; what steps read of them may be their sizes.
+
+    Steps that compute an x are none of them.
+    """
+    behind, makers, starts = steps_computing(tape, ys), Makers.of(tape), frozenset(xs)
+
+    def leads(index: int, name: str) -> bool:
+        step = tape.steps[index]
+        reads = name in step.statics or (name in step.operands and step.op.batching is not shape_only)
+        return reads and starts.isdisjoint(step.node.outputs)
+
+    moved, waiting = set[int](), list(starts)
+    while waiting:
+        name = waiting.pop()
+        for index in makers.readers.get(name, ()):
+            if index not in moved and _holds(behind, index) and leads(index, name):
+                moved.add(index)
+                waiting.extend(n for n in tape.steps[index].node.outputs if n)
+    found, waiting = set[int](), list(ys)
+    while waiting:
+        index = makers.step.get(waiting.pop(), -1)
+        if index in moved and index not in found:
+            found.add(index)
+            waiting.extend(tape.steps[index].node.inputs)
     return sorted(found)
 
 
-def parts_computing(tape: Tape, names: Iterable[str]) -> list[tuple[int, Step | Unit]]:
-    """Steps and outermost composed operators that some tensors follow from, with the index of their first step."""
-    makers = Makers.of(tape)
-    found, waiting = dict[int, Step | Unit](), list(names)
+def _holds(numbers: Sequence[int], number: int) -> bool:
+    """True if a number is among sorted ones."""
+    at = bisect_left(numbers, number)
+    return at < len(numbers) and numbers[at] == number
+
+
+def parts_computing(tape: Tape, names: Iterable[str]) -> dict[int, Step | Unit]:
+    """Steps and outermost composed operators that some tensors follow from, by the index of their first step."""
+    makers, ends = Makers.of(tape), frozenset(names)
+    if makers.last_parts[0] == (ends, makers.regions):
+        return makers.last_parts[1]
+    found, waiting = dict[int, Step | Unit](), list(ends)
     while waiting:
         index = makers.step.get(waiting.pop())
         if index is None or index in found:
@@ -93,7 +145,28 @@ def parts_computing(tape: Tape, names: Iterable[str]) -> list[tuple[int, Step | 
         if index not in found:
             found[index] = part
             waiting.extend(part.operands)
-    return sorted(found.items(), key=lambda item: item[0])
+    makers.last_parts = (ends, makers.regions), found
+    return found
+
+
+def parts_between(
+    tape: Tape, xs: Iterable[str], ys: Iterable[str], onward: Callable[[str], bool]
+) -> list[tuple[int, Step | Unit]]:
+    """The parts through which xs reach ys, in order, by way of outputs that lead `onward`."""
+    behind, makers = parts_computing(tape, ys), Makers.of(tape)
+    moved, waiting = dict[int, list[str]](), list(xs)
+    while waiting:
+        name = waiting.pop()
+        for index in map(makers.start, makers.readers.get(name, ())):
+            if index in behind and index not in moved and name in behind[index].operands:
+                moved[index] = [n for n in behind[index].outputs if onward(n)]
+                waiting.extend(moved[index])
+    needed, found = set(ys), list[int]()
+    for index in sorted(moved, reverse=True):
+        if not needed.isdisjoint(moved[index]):
+            needed.update(behind[index].operands)
+            found.append(index)
+    return [(index, behind[index]) for index in reversed(found)]
 
 
 def nodes_between(

@@ -25,6 +25,7 @@ from gradcheck_cli.graph import MAX_RANK, Array, Node
 from gradcheck_cli.graph.containers import CONTAINERS, Container, described
 from gradcheck_cli.graph.memory import exhausted
 from gradcheck_cli.op import DTYPES, Metadata, Op, Ops, bind, fitting, for_operands, no_forward
+from gradcheck_cli.op.fusion import added
 
 if TYPE_CHECKING:
     from gradcheck_cli.autodiff.reach import Makers
@@ -39,6 +40,7 @@ Widen: TypeAlias = Callable[[Any], np.dtype[Any]]
 _quiet = ContextVar("quiet", default=False)
 _NO_THREAD = "Resource temporarily unavailable"  # the system's message when there is no memory for a thread's stack
 _FAILURES = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
+_ADDED = 32  # operands of a step: a sum of more is one of sums
 _SHARED = 256  # bytes: equal constants of rules up to this size are one tensor
 
 
@@ -452,6 +454,8 @@ class Tape:
         """
         where = partial(self.place.of, op, name or (outputs[0] if outputs else op))
         record, operands = self._operator(domain, op, inputs, where)
+        while record.forward is added and len(operands) > _ADDED:
+            operands = self._sums(op, domain, operands, name)
         arrays = self._arrays(record, operands)
         supplied = self._supplied(record, n_outputs, outputs) if record.signature.supplied else {}
         positions, metadata = bound(record, attrs, arrays, where=where, widen=self.widen, supplied=supplied)
@@ -468,6 +472,11 @@ class Tape:
             return Step.of(record, node, positions, metadata, place)
 
         return self.recorded(step, results[: len(outputs) or n_outputs])
+
+    def _sums(self, op: str, domain: str, operands: Sequence[Any], name: str) -> list[Var]:
+        """Sums of some operands at a time: what one of thousands moves is then added to few others, not to all."""
+        parts = [operands[start : start + _ADDED] for start in range(0, len(operands), _ADDED)]
+        return [self.emit(op, part, {}, domain=domain, name=name)[0] if len(part) > 1 else part[0] for part in parts]
 
     def _arrays(self, op: Op, operands: Sequence[Any]) -> list[Any]:
         """The operands as the operator takes them."""

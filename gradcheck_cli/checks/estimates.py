@@ -77,7 +77,7 @@ def threads(problem: Problem, x: str, mode: str) -> int:
 
 def beyond(problem: Problem, x: str, mode: str) -> LimitError:
     """The error for a pair that does not fit the memory limit in any mode; it names the limit that is needed."""
-    weights, size = sum(v.nbytes for v in problem.graph.constants.values()), needed(problem, x, mode, 1)
+    weights, size = problem.weights, needed(problem, x, mode, 1)
     limit = problem.budget.memory
     of = f", {spell(weights)} of it for the model's weights" if weights > FREE else ""
     return LimitError(
@@ -89,7 +89,7 @@ def beyond(problem: Problem, x: str, mode: str) -> LimitError:
 
 def needed(problem: Problem, x: str, mode: str, jobs: int) -> float:
     """Bytes that a pair takes in a mode on `jobs` threads, the model included."""
-    weights = sum(v.nbytes for v in problem.graph.constants.values())
+    weights = problem.weights
     jacobians = problem.cost(x).memory if mode == "full" else 0
     if jacobians == 0 and weights + _AT_MOST * jobs * problem.held <= FREE:  # without a loop over the steps
         return float(weights + problem.held)

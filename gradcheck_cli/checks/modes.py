@@ -9,6 +9,7 @@ same modes and sizes.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +25,7 @@ from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobian.cost import FULL_WORK, OPERATIONS, Cost, duration, partial_work
+from gradcheck_cli.jacobian.cost import FULL_WORK, OPERATIONS, Cost, duration, partial_work, survey_work
 from gradcheck_cli.jacobian.directions import DOT_TESTS, Directions, reals
 from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op import Ops
@@ -57,7 +58,7 @@ def plan(pairs: Sequence[Pair], problems: Mapping[str, Problem], settings: Setti
             _fit(pair, problems[pair.y], (settings.mode,))
         return
     costs = [(pair, problems[pair.y].cost(pair.x)) for pair in pairs]
-    left = work_for(settings)
+    left, shorter = work_for(settings), _shorter_in_full(costs, problems)
     for pair, cost in sorted(costs, key=lambda entry: entry[1].work):
         fits = cost.memory <= problems[pair.y].budget.memory
         if settings.mode == "full" and not fits:
@@ -67,8 +68,18 @@ def plan(pairs: Sequence[Pair], problems: Mapping[str, Problem], settings: Setti
             _fit(pair, problems[pair.y], ("full",))
             continue
         fits = fits and threads(problems[pair.y], pair.x, "full") > 0
-        pair.chosen = "" if fits and left >= 0 else _why(cost, fits, settings)
-        _fit(pair, problems[pair.y], LADDER if fits and left >= 0 else LADDER[1:])
+        full = fits and (left >= 0 or pair.y in shorter)
+        pair.chosen = "" if full else _why(cost, fits, settings)
+        _fit(pair, problems[pair.y], LADDER if full else LADDER[1:])
+
+
+def _shorter_in_full(costs: Sequence[tuple[Pair, Cost]], problems: Mapping[str, Problem]) -> set[str]:
+    """The ys of which all entries, for all xs, take no longer than the nodes behind them: long models of few entries."""
+    work, least = Counter[str](), dict[str, float]()
+    for pair, cost in costs:
+        work[pair.y] += round(cost.work)
+        least[pair.y] = least.get(pair.y, 0.0) + partial_work(problems[pair.y].program(pair.x), "nodes")
+    return {y for y in work if work[y] <= min(least[y], survey_work(problems[y].tape, problems[y].theory_name(y)))}
 
 
 def _fit(pair: Pair, problem: Problem, modes: Sequence[Mode]) -> None:

@@ -100,6 +100,11 @@ class Problem:
         return Surveyor(self.tape)
 
     @cached_property
+    def weights(self) -> int:
+        """Bytes of the model's constants."""
+        return sum(value.nbytes for value in self.graph.constants.values())
+
+    @cached_property
     def held(self) -> int:
         """Bytes of the values on the tape at first use."""
         return owned(self.tape.values.values())

@@ -64,7 +64,7 @@ from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
 from gradcheck_cli.points.elements import opened
 from gradcheck_cli.points.more import MorePoints, finite_point
 from gradcheck_cli.points.point import Point
-from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reached_past, require
+from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reaching, require
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.rule import ATOL, RTOL, Status, Tolerance
@@ -253,10 +253,11 @@ class Procedure:
         if not self.ys or not xs:
             raise self._without("float output" if not self.ys else "float tensor that its outputs depend on")
         fed = settings.extra_feed_dict
-        reached = {x: reached_past(graph, x, fed) for x in xs}
-        connected = any(each.intersection(self.ys) for each in reached.values())
+        behind = reaching(graph, [*xs], fed)
+        connected = any(behind.get(y) for y in self.ys)
         check_paths(graph, settings.x or (() if connected else tuple(xs)), self.ys, fed)
-        return [Pair(x, y) for y in self.ys for x in self.xs if y in reached[x]]
+        bits = {x: 1 << i for i, x in enumerate(xs)}
+        return [Pair(x, y) for y in self.ys for x in self.xs if behind.get(y, 0) & bits[x]]
 
     def _each_point(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Point]]:
         """The points, all with the sizes of the first: the usual ones, or smaller ones at which every pair fits."""

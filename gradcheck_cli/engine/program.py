@@ -20,35 +20,22 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gradcheck_cli.autodiff.reach import steps_computing
+from gradcheck_cli.autodiff.reach import steps_between
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.engine.chunks import Decisions, StackResult, gathered
 from gradcheck_cli.engine.complex_step import Pushforward, Stage, batched, linear_groups, staged
 from gradcheck_cli.engine.rounding import Moves, RandomRounding, coarsened, factors, rounded
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.graph import Array, between, is_inexact
+from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import bind, boxes
-from gradcheck_cli.op.batching import Kernel, Ragged, elementwise, loop, shape_only, takes_stacks
+from gradcheck_cli.op.batching import Kernel, Ragged, elementwise, loop, takes_stacks
 from gradcheck_cli.op.box_rules import VALUES, Restricted
 from gradcheck_cli.op.boxes import BoxStack, Crowded, Stack, as_stack, dense, filled, in_any_entry, part, taken, windows
 from gradcheck_cli.op.fusion import Formula, FusedSteps, expressed, segments
 
 _CHAINED = (np.dtype(np.float32), np.dtype(np.float64))
 _FEWEST = 2  # steps that are fused: NumPy runs a single step as fast
-
-
-def steps_between(tape: Tape, probes: Sequence[str], targets: set[str]) -> list[tuple[int, Step]]:
-    """The steps of a tape that probes reach and targets need, with their numbers."""
-
-    def through(step: Step, reached: Collection[str]) -> list[str]:
-        reads = {*(() if step.op.batching is shape_only else step.operands), *step.statics}
-        fed = any(n in reached for n in step.node.outputs)
-        return [] if fed or reads.isdisjoint(reached) else [n for n in step.node.outputs if n]
-
-    numbers = steps_computing(tape, targets)
-    steps = [tape.steps[i] for i in numbers]
-    return [(numbers[i], steps[i]) for i in between(steps, probes, targets, through, lambda step: step.node.inputs)]
 
 
 class Ready(Struct, frozen=True):
@@ -199,7 +186,8 @@ class Program:
 
     def __init__(self, tape: Tape, probes: Sequence[str], outputs: Sequence[str]) -> None:
         self.tape, self.probes, self.outputs = tape, tuple(probes), tuple(outputs)
-        self.steps = steps_between(tape, self.probes, {*self.outputs, *tape.guards})
+        numbers = steps_between(tape, self.probes, {*self.outputs, *tape.guards})
+        self.steps = [(number, tape.steps[number]) for number in numbers]
         self.reached = {*self.probes, *(n for _, step in self.steps for n in step.node.outputs if n)}
         self.dies = self._last_uses()
         self.evaluations: Counter[str] = Counter()  # number of probes run, by "real" and "complex"

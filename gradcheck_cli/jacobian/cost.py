@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from gradcheck_cli.autodiff.reach import steps_computing
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.verdict.rule import Nonzeros
@@ -94,6 +95,12 @@ def full_cost(
 def partial_work(program: Program, mode: str) -> float:
     """Operations of a check in a mode that does not compare all entries."""
     return _RUNS[mode] * forward_work(program) + _UNIT.get(mode, _STEP) * len(program.steps)
+
+
+def survey_work(tape: Tape, y: str) -> float:
+    """Operations of checking each step that y follows from on its own."""
+    steps = [tape.steps[index] for index in steps_computing(tape, [y])]
+    return _RUNS["nodes"] * sum(step_work(tape, step) for step in steps) + _UNIT["nodes"] * len(steps)
 
 
 def pattern_work(program: Program, rows: int) -> float:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import or_
 
 from msgspec import Struct
 
@@ -162,6 +164,15 @@ def is_float(graph: Graph, name: str, *, unknown: bool = False) -> bool:
     if declared is None or declared.dtype is None:
         return unknown or name in graph.inputs
     return declared.kind == "tensor" and is_inexact(declared.dtype)
+
+
+def reaching(graph: Graph, xs: Sequence[str], fed: Collection[str]) -> dict[str, int]:
+    """For each tensor the xs that it depends on, or is, as bits in their order; tensors that are fed depend on nothing."""
+    found = {x: 1 << i for i, x in enumerate(xs)}
+    for node in graph.nodes:
+        if bits := reduce(or_, (found.get(name, 0) for name in node.reads), 0):
+            found.update((name, found.get(name, 0) | bits) for name in node.outputs if name and name not in fed)
+    return found
 
 
 def reached_past(graph: Graph, x: str, fed: Collection[str]) -> set[str]:

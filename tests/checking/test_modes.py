@@ -10,6 +10,7 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.checks import modes
 from gradcheck_cli.checks.assemble import bad_share, missed, missed_size
 from gradcheck_cli.graph import Node
 from gradcheck_cli.jacobian.directions import spread
@@ -47,6 +48,18 @@ def large(rows: int = 300) -> gc.Model:
 def test_auto_compares_everything_while_that_is_cheap_and_says_nothing_of_it():
     record = check(between("Exp"))
     assert (record.mode, record.chosen, record.nodes) == ("full", "", {})
+
+
+def long(steps: int = 200) -> gc.Model:
+    """A chain of few entries, whose nodes take longer than all of its Jacobian."""
+    return model(*(("Sin", "x" if i == 0 else f"h{i}", f"h{i + 1}") for i in range(steps)), x=(2,))
+
+
+def test_auto_compares_everything_where_all_nodes_would_take_longer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(modes, "work_for", lambda *_: 0.0)
+    assert [(r.mode, r.chosen) for r in (check(long()), check(large(40)))] == [
+        ("full", ""), ("nodes", "all 1,920,000 entries would take about 1 s"),
+    ]  # fmt: skip
 
 
 def test_auto_goes_node_by_node_where_everything_is_too_much_and_says_why():

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gradcheck_cli.autodiff.backward import Descended, inexact, onward, pull_back, unit_of, units_between
+from gradcheck_cli.autodiff.backward import Course, Descended, inexact, pull_back, unit_of, units_between
 from gradcheck_cli.autodiff.tape import Tape, Unit
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
@@ -158,7 +158,7 @@ class Laws:
     def _rule(self, fault: str) -> tuple[str, Unit | None]:
         """The first rule that has a fault when applied alone, in words, and its unit."""
         tape = self.backward.tape
-        for unit in onward(self._units, self.backward.xs[self.position]):
+        for unit in self._course.onward(self.backward.xs[self.position]):
             with tape.aside():
                 if fault in _faults(tape, unit, self.rng):
                     return f"the rule of {node_of(unit)}", unit
@@ -184,9 +184,9 @@ class Laws:
                 yield Broken(WRONG, law, mixing)
 
     @cached_property
-    def _units(self) -> list[Unit]:
-        """Units between all xs and y."""
-        return units_between(self.backward.tape, self.backward.xs, [self.backward.y])
+    def _course(self) -> Course:
+        """The way from all xs to y."""
+        return Course(units_between(self.backward.tape, self.backward.xs, [self.backward.y]))
 
     def _declared_zero(self, program: Program) -> Iterator[Broken]:
         """Law: a result declared to have no derivative does not move smoothly with any operand."""
@@ -194,7 +194,7 @@ class Laws:
         ops = [*(region.op for region in tape.regions), *(step.op for _, step in program.steps)]
         if not any(op.vjp is zero for op in ops):
             return
-        for unit in onward(self._units, program.probes[0]):
+        for unit in self._course.onward(program.probes[0]):
             if unit.op.vjp is zero and (name := _moves_smoothly(tape, unit, self.rng)):
                 law = f"{node_of(unit)} declares that it has no derivative, but it moves smoothly with {name!r}"
                 yield Broken(WRONG, law, unit)

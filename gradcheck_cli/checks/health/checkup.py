@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from gradcheck_cli.autodiff.backward import Descended, check_rules, inexact, onward, pull_back, units_between
+from gradcheck_cli.autodiff.backward import Course, Descended, check_rules, inexact, pull_back, units_between
 from gradcheck_cli.autodiff.tape import Held, Step, Tape, Unit, Var
 from gradcheck_cli.checks.health.layers import (
     Activity,
@@ -139,7 +139,7 @@ class Checkup:
             return False
         broken = None if way.broken is None else spot_of(way.broken)
         forward = culprit(tape, y) if broken else None
-        visit = Visit(way.units, drafts(tape, way.units, data), norms, forward, broken)
+        visit = Visit(Course(way.units), drafts(tape, way.units, data), norms, forward, broken)
         for x in xs:
             self.visits.setdefault(x, []).append(visit)
         if sum(ct.nbytes for ct in ends.values()) <= _HELD:
@@ -186,9 +186,9 @@ class Checkup:
             return None if self.finite else assessed((), None, None, Nonfinite(forward=self.spoilt), finite=False)
         norms, nodes, name = Norms.over([visit.norms for visit in visits]), visits[0].nodes, self.names[x]
         counts = self.activity.counts()
-        units = onward(visits[0].units, name)
-        made = {key_of(unit.place) for unit in units}
-        way = {k: each for k, each in nodes.items() if k in made and any(n in norms.norm for n in each.outputs)}
+        units = visits[0].course.onward(name)
+        made = dict.fromkeys(key_of(unit.place) for unit in units)
+        way = {k: nodes[k] for k in made if k in nodes and any(n in norms.norm for n in nodes[k].outputs)}
         layers = {key: draft for key, draft in way.items() if draft.weighted or draft.bends}
         every = curve(units, name, layers.keys(), norms.norm)
         whole = not any(norms.bad.values())
@@ -323,9 +323,9 @@ def _finite(tape: Tape, names: Iterable[str]) -> bool:
 
 
 class Visit(Struct, frozen=True):
-    """One y at one point: its units and nodes, cotangents by name, and the nodes that made NaN or infinity."""
+    """One y at one point: the way there, its nodes, cotangents by name, and the nodes that made NaN or infinity."""
 
-    units: Sequence[Unit]
+    course: Course
     nodes: Mapping[Key, LayerDraft]
     norms: Norms
     forward: Spot | None
