@@ -64,6 +64,7 @@ def _session(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any]
         options.log_severity_level = 4
         options.intra_op_num_threads = request["threads"]
         options.enable_cpu_mem_arena = False
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # threads that have nothing to do wait
         if not request["optimized"]:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if data:
