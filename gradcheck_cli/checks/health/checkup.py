@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -187,8 +188,8 @@ class Checkup:
         norms, nodes, name = Norms.over([visit.norms for visit in visits]), visits[0].nodes, self.names[x]
         counts = self.activity.counts()
         units = visits[0].course.onward(name)
-        made = dict.fromkeys(key_of(unit.place) for unit in units)
-        way = {k: nodes[k] for k in made if k in nodes and any(n in norms.norm for n in nodes[k].outputs)}
+        made = sorted({key_of(unit.place) for unit in units} & nodes.keys(), key=visits[0].ranks.__getitem__)
+        way = {k: nodes[k] for k in made if any(n in norms.norm for n in nodes[k].outputs)}
         layers = {key: draft for key, draft in way.items() if draft.weighted or draft.bends}
         every = curve(units, name, layers.keys(), norms.norm)
         whole = not any(norms.bad.values())
@@ -322,7 +323,7 @@ def _finite(tape: Tape, names: Iterable[str]) -> bool:
     return all(np.isfinite(tape.values[n]).all() for n in names if n and is_inexact(tape.values[n].dtype))
 
 
-class Visit(Struct, frozen=True):
+class Visit(Struct, frozen=True, dict=True):
     """One y at one point: the way there, its nodes, cotangents by name, and the nodes that made NaN or infinity."""
 
     course: Course
@@ -330,6 +331,11 @@ class Visit(Struct, frozen=True):
     norms: Norms
     forward: Spot | None
     backward: Spot | None
+
+    @cached_property
+    def ranks(self) -> dict[Key, int]:
+        """Places of the nodes in their order."""
+        return {key: rank for rank, key in enumerate(self.nodes)}
 
 
 class Norms(Struct):
