@@ -84,16 +84,18 @@ class Makers:
 def steps_computing(tape: Tape, names: Iterable[str]) -> list[int]:
     """Indices of the steps of a tape that some tensors are computed by, in order."""
     makers, ends = Makers.of(tape), frozenset(names)
-    if makers.last_steps[0] == ends:  # many xs of one y
-        return makers.last_steps[1]
+    known, numbers = makers.last_steps
+    if known == ends:  # many xs of one y
+        return numbers
     found, waiting = set[int](), list(ends)
     while waiting:
         index = makers.step.get(waiting.pop())
         if index is not None and index not in found:
             found.add(index)
             waiting.extend(tape.steps[index].node.inputs)
-    makers.last_steps = ends, sorted(found)
-    return makers.last_steps[1]
+    numbers = sorted(found)
+    makers.last_steps = ends, numbers
+    return numbers
 
 
 def steps_between(tape: Tape, xs: Iterable[str], ys: Iterable[str]) -> list[int]:
@@ -133,8 +135,9 @@ def _holds(numbers: Sequence[int], number: int) -> bool:
 def parts_computing(tape: Tape, names: Iterable[str]) -> dict[int, Step | Unit]:
     """Steps and outermost composed operators that some tensors follow from, by the index of their first step."""
     makers, ends = Makers.of(tape), frozenset(names)
-    if makers.last_parts[0] == (ends, makers.regions):
-        return makers.last_parts[1]
+    known, found = makers.last_parts
+    if known == (ends, makers.regions):
+        return found
     found, waiting = dict[int, Step | Unit](), list(ends)
     while waiting:
         index = makers.step.get(waiting.pop())

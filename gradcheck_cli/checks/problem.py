@@ -5,6 +5,7 @@ Messages here tell the user what to do instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -26,6 +27,7 @@ from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.cost import (
     COLORED_STEP,
     COLORED_WORK,
+    FULL_WORK,
     SOON,
     Cost,
     duration,
@@ -122,7 +124,8 @@ class Problem:
             program, settings = self.program(x), self.settings
             work = forward_work(program) * (reals(self.value(x)) + _BACKWARD * reals(self.value(self.y)))
             colors = settings.coloring and work >= COLORED_WORK + COLORED_STEP * len(program.steps)
-            self._structures[x] = Structure(program, self.budget, colors=colors)
+            most = FULL_WORK / forward_work(program) if settings.mode == "auto" else math.inf
+            self._structures[x] = Structure(program, self.budget, colors=colors, most=most)
         return self._structures[x]
 
     def cost(self, x: str, *, compressed: bool = True) -> Cost:

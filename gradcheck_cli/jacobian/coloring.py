@@ -7,6 +7,7 @@ column of its answer belongs to one of them at most, and no decision on the way 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -66,16 +67,16 @@ def _entries_of(word: Array) -> tuple[Array, Array]:
 
 
 class Entries(Struct, frozen=True):
-    """The same as places: `row` and `column` of each entry that may differ from zero, by row, then by column."""
+    """The same as places: `row` and `column` of each entry that may differ from zero, by row, then by column.
+
+    `meeting` is the most rows that meet in one column: no fewer colors do.
+    """
 
     row: Array
     column: Array
     rows: int
     columns: int
-
-    def fullest(self) -> int:
-        """The most rows that meet in one column: no fewer colors do."""
-        return int(np.max(np.bincount(self.column), initial=0))
+    meeting: int
 
     @property
     def starts(self) -> Array:
@@ -89,7 +90,7 @@ class Entries(Struct, frozen=True):
         starts = np.concatenate([[0], *(e.starts[1:] + end - e.starts[-1] for e, end in zip(some, ends, strict=True))])
         column = np.concatenate([each.column for each in some])
         row, column = nonzeros.by_column(starts, column, some[0].columns)
-        return Entries(column, row, some[0].columns, len(starts) - 1)
+        return Entries(column, row, some[0].columns, len(starts) - 1, int(np.max(np.diff(starts), initial=0)))
 
 
 def pattern(program: Program, budget: Budget) -> Pattern:
@@ -101,20 +102,20 @@ def pattern(program: Program, budget: Budget) -> Pattern:
     return Pattern(words, reals(x))
 
 
-def entries(program: Program, budget: Budget) -> Entries | None:
-    """The entries of the pattern, whose words are not kept; None where so many meet in a column that colors are many."""
+def entries(program: Program, budget: Budget, most: float) -> Entries | None:
+    """The entries of the pattern, whose words are not kept; None where more than `most` rows meet in a column."""
     x, y = program.tape.values[program.probes[0]], program.tape.values[program.outputs[0]]
     found: list[tuple[Array, Array]] = []
     meeting = np.zeros(reals(y), np.int64)
     for piece, part in _pieces(program, budget):
         for number, word in enumerate(part(), piece.start):
             meeting += np.bitwise_count(word)
-            if int(np.max(meeting, initial=0)) > _WORTH * reals(x):
+            if int(np.max(meeting, initial=0)) > most:
                 return None
             rows, columns = _entries_of(word)
             found.append(((rows + BITS * number).astype(np.int32), columns.astype(np.int32)))
     row, column = (np.concatenate(each) for each in zip(*found, strict=True)) if found else (np.zeros(0, np.int32),) * 2
-    return Entries(row, column, reals(x), reals(y))
+    return Entries(row, column, reals(x), reals(y), int(np.max(meeting, initial=0)))
 
 
 def _pieces(program: Program, budget: Budget) -> Iterable[tuple[range, Callable[[], Array]]]:
@@ -206,6 +207,7 @@ def _fitting(sets: Array, shape: tuple[int, ...]) -> Array:
 _LONGEST = 500_000_000  # words that are looked at for colors: some two seconds
 _WORTH = 0.5  # of the rows: more colors save too little
 _MEETING = 0.75  # of rows drawn at random, in one column: all of them will not do with few colors
+_CHANCE = 0.125  # of these, by which one column of thousands may well have more than its share
 _NO_PATTERN = (*FAILURES, MemoryError)
 
 
@@ -243,10 +245,14 @@ class Coloring(Struct, frozen=True, dict=True):
 
 
 class Structure:
-    """The sparsity of what a program computes, found once it is asked for; None where there is none to be had."""
+    """The sparsity of what a program computes, found once it is asked for; None where there is none to be had.
 
-    def __init__(self, program: Program, budget: Budget, *, colors: bool = True) -> None:
-        self.program, self.budget, self.colors = program, budget, colors
+    More than `most` colors would not be used.
+    """
+
+    def __init__(self, program: Program, budget: Budget, *, colors: bool = True, most: float = math.inf) -> None:
+        rows = reals(program.tape.values[program.probes[0]])
+        self.program, self.budget, self.colors, self.most = program, budget, colors, min(most, _WORTH * rows)
 
     @cached_property
     def pattern(self) -> Pattern | None:
@@ -262,7 +268,7 @@ class Structure:
         if not self.colors or self._idle or self._crowded:
             return None
         try:
-            return entries(self.program, self.budget)
+            return entries(self.program, self.budget, self.most)
         except _NO_PATTERN:
             return None
 
@@ -292,18 +298,19 @@ class Structure:
 
     @cached_property
     def _crowded(self) -> bool:
-        """Most of some rows, drawn at random, meet in one column."""
+        """Of some rows, drawn at random, so many meet in one column that of all rows too many will."""
         try:
             some = sample(self.program)
         except _NO_PATTERN:
             return True
-        return some.rows == BITS and some.fullest() > _MEETING * BITS
+        rows = reals(self.program.tape.values[self.program.probes[0]])
+        return some.rows == BITS and some.fullest() > BITS * min(_MEETING, 2 * self.most / rows + _CHANCE)
 
 
 def colored(known: Entries) -> Coloring | None:
     """A color for each row, the first that no row which it meets has; None if that takes too many."""
     most = int(_WORTH * known.rows)
-    if not known.columns or known.fullest() > most:
+    if not known.columns or known.meeting > most:
         return None
     colors = nonzeros.first_free(known.starts, known.column, known.columns, most, _LONGEST)
     if colors is None:
