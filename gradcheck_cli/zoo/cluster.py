@@ -22,6 +22,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
 from gradcheck_cli.formats.untrusted import leads_out
 from gradcheck_cli.graph.memory import allowed, left, spell
@@ -377,7 +379,7 @@ def elsewhere(where: str, source: Source, settings: Settings) -> Elsewhere:
     """A function that compares the parts of a check on a cluster; `where` is an argument of `connected`."""
 
     def ask(count: int, points: Points) -> Iterator[tuple[int, Shares]]:
-        shared = replace(source, values_at=points), replace(settings, test_data=None, jobs=1)
+        shared = structs.replace(source, values_at=points), replace(settings, test_data=None, jobs=1)
         with connected(where) as client:
             yield from _compared(client, shared, count, allowed(settings.memory_limit))
 
