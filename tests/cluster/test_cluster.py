@@ -154,6 +154,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing_and_nothing_counts_twice(tw
     assert all(records == [hostile.made(name)] for name, records in found.items())
     assert victim.wait() == -signal.SIGKILL
     children = [int(path.name.partition("-")[2]) for path in folder.iterdir()]
+    two.end()  # the other worker keeps a process for its next job
     assert until(lambda: all(map(is_gone, children)))  # those of the killed worker too
 
 
