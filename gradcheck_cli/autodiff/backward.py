@@ -6,7 +6,7 @@ once, never in a rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
@@ -14,7 +14,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.autodiff.reach import parts_between
+from gradcheck_cli.autodiff.reach import onward, parts_between
 from gradcheck_cli.autodiff.tape import Step, Tape, Unit, Var, quietly
 from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import NoGradientError
@@ -125,11 +125,11 @@ def units_between(tape: Tape, xs: Iterable[str], ys: Iterable[str], stop: Collec
     """The units through which a derivative of ys by xs flows, in order."""
     halted = set(stop)
 
-    def onward(name: str) -> bool:
+    def flows(name: str) -> bool:
         return name not in halted and name in tape.values and is_inexact(tape.values.like(name).dtype)
 
     return [unit_of(part, index) if isinstance(part, Step) else replace(part, node=tape.steps[index].node)
-            for index, part in parts_between(tape, xs, ys, onward)]  # fmt: skip
+            for index, part in parts_between(tape, xs, ys, flows)]  # fmt: skip
 
 
 class Course(Struct, frozen=True, dict=True):
@@ -147,13 +147,11 @@ class Course(Struct, frozen=True, dict=True):
 
     def onward(self, x: str) -> list[Unit]:
         """The ones that lie between one x and the ys, in order."""
-        found, waiting = set[int](), [x]
-        while waiting:
-            for number in self._readers.get(waiting.pop(), ()):
-                if number not in found:
-                    found.add(number)
-                    waiting.extend(n for n in self.units[number].outputs if n)
-        return [self.units[number] for number in sorted(found)]
+        return [self.units[number] for number in sorted(onward([x], self._through))]
+
+    def _through(self, name: str) -> Iterator[tuple[int, Sequence[str]]]:
+        for number in self._readers.get(name, ()):
+            yield number, [n for n in self.units[number].outputs if n]
 
 
 def check_rules(units: Iterable[Unit]) -> None:

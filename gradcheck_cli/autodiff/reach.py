@@ -110,20 +110,38 @@ def steps_between(tape: Tape, xs: Iterable[str], ys: Iterable[str]) -> list[int]
         reads = name in step.statics or (name in step.operands and step.op.batching is not shape_only)
         return reads and starts.isdisjoint(step.node.outputs)
 
-    moved, waiting = set[int](), list(starts)
-    while waiting:
-        name = waiting.pop()
+    def through(name: str) -> Iterator[tuple[int, Sequence[str]]]:
         for index in makers.readers.get(name, ()):
-            if index not in moved and _holds(behind, index) and leads(index, name):
-                moved.add(index)
-                waiting.extend(n for n in tape.steps[index].node.outputs if n)
-    found, waiting = set[int](), list(ys)
+            if _holds(behind, index) and leads(index, name):
+                yield index, [n for n in tape.steps[index].node.outputs if n]
+
+    return _needed(onward(starts, through), ys, lambda index: tape.steps[index].node.inputs)
+
+
+def onward(
+    names: Iterable[str], through: Callable[[str], Iterable[tuple[int, Sequence[str]]]]
+) -> dict[int, Sequence[str]]:
+    """The numbers of all that some tensors lead to, each with the tensors by which it leads on.
+
+    `through(name)` gives what reads a tensor.
+    """
+    moved, waiting = dict[int, Sequence[str]](), list(names)
     while waiting:
-        index = makers.step.get(waiting.pop(), -1)
-        if index in moved and index not in found:
-            found.add(index)
-            waiting.extend(tape.steps[index].node.inputs)
-    return sorted(found)
+        for number, made in through(waiting.pop()):
+            if number not in moved:
+                moved[number] = made
+                waiting.extend(made)
+    return moved
+
+
+def _needed(moved: Mapping[int, Sequence[str]], ys: Iterable[str], reads: Callable[[int], Iterable[str]]) -> list[int]:
+    """The ones of these that lead to some ys, in order; their numbers are in topological order."""
+    needed, found = set(ys), list[int]()
+    for number in sorted(moved, reverse=True):
+        if not needed.isdisjoint(moved[number]):
+            needed.update(reads(number))
+            found.append(number)
+    return found[::-1]
 
 
 def _holds(numbers: Sequence[int], number: int) -> bool:
@@ -153,23 +171,18 @@ def parts_computing(tape: Tape, names: Iterable[str]) -> dict[int, Step | Unit]:
 
 
 def parts_between(
-    tape: Tape, xs: Iterable[str], ys: Iterable[str], onward: Callable[[str], bool]
+    tape: Tape, xs: Iterable[str], ys: Iterable[str], flows: Callable[[str], bool]
 ) -> list[tuple[int, Step | Unit]]:
-    """The parts through which xs reach ys, in order, by way of outputs that lead `onward`."""
+    """The parts through which xs reach ys, in order, by way of outputs that a derivative `flows` through."""
     behind, makers = parts_computing(tape, ys), Makers.of(tape)
-    moved, waiting = dict[int, list[str]](), list(xs)
-    while waiting:
-        name = waiting.pop()
+
+    def through(name: str) -> Iterator[tuple[int, Sequence[str]]]:
         for index in map(makers.start, makers.readers.get(name, ())):
-            if index in behind and index not in moved and name in behind[index].operands:
-                moved[index] = [n for n in behind[index].outputs if onward(n)]
-                waiting.extend(moved[index])
-    needed, found = set(ys), list[int]()
-    for index in sorted(moved, reverse=True):
-        if not needed.isdisjoint(moved[index]):
-            needed.update(behind[index].operands)
-            found.append(index)
-    return [(index, behind[index]) for index in reversed(found)]
+            if index in behind and name in behind[index].operands:
+                yield index, [n for n in behind[index].outputs if flows(n)]
+
+    found = _needed(onward(xs, through), ys, lambda index: behind[index].operands)
+    return [(index, behind[index]) for index in found]
 
 
 def nodes_between(

@@ -9,7 +9,6 @@ same modes and sizes.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -58,7 +57,8 @@ def plan(pairs: Sequence[Pair], problems: Mapping[str, Problem], settings: Setti
             _fit(pair, problems[pair.y], (settings.mode,))
         return
     costs = [(pair, problems[pair.y].cost(pair.x)) for pair in pairs]
-    left, shorter = work_for(settings), _shorter_in_full(costs, problems)
+    left, all_of_them = work_for(settings), sum(cost.work for _, cost in costs)
+    shorter = _shorter_in_full(costs, problems) if settings.mode != "full" and all_of_them > left else ()
     for pair, cost in sorted(costs, key=lambda entry: entry[1].work):
         fits = cost.memory <= problems[pair.y].budget.memory
         if settings.mode == "full" and not fits:
@@ -75,11 +75,15 @@ def plan(pairs: Sequence[Pair], problems: Mapping[str, Problem], settings: Setti
 
 def _shorter_in_full(costs: Sequence[tuple[Pair, Cost]], problems: Mapping[str, Problem]) -> set[str]:
     """The ys of which all entries, for all xs, take no longer than the nodes behind them: long models of few entries."""
-    work, least = Counter[str](), dict[str, float]()
+    of_y: dict[str, list[tuple[Pair, Cost]]] = {}
     for pair, cost in costs:
-        work[pair.y] += round(cost.work)
-        least[pair.y] = least.get(pair.y, 0.0) + partial_work(problems[pair.y].program(pair.x), "nodes")
-    return {y for y in work if work[y] <= min(least[y], survey_work(problems[y].tape, problems[y].theory_name(y)))}
+        of_y.setdefault(pair.y, []).append((pair, cost))
+
+    def nodes(y: str) -> float:
+        alone = sum(partial_work(problems[y].program(pair.x), "nodes") for pair, _ in of_y[y])
+        return min(alone, survey_work(problems[y].tape, problems[y].theory_name(y)))
+
+    return {y for y, group in of_y.items() if sum(cost.work for _, cost in group) <= nodes(y)}
 
 
 def _fit(pair: Pair, problem: Problem, modes: Sequence[Mode]) -> None:

@@ -158,12 +158,12 @@ class Graph:
         """Index of the node that computes `name`; None for an input or a constant."""
         return next((i for i, node in enumerate(self.nodes) if name in node.outputs), None)
 
-    def reached_from(self, names: Iterable[str]) -> set[str]:
-        """Every tensor that depends on one of `names`, and `names`."""
+    def reached_from(self, names: Iterable[str], given: Collection[str] = ()) -> set[str]:
+        """Every tensor that depends on one of `names`, and `names`; `given` ones depend on nothing."""
         reached = set(names)
         for node in self.nodes:
             if not reached.isdisjoint(node.reads):
-                reached.update(name for name in node.outputs if name)
+                reached.update(name for name in node.outputs if name and name not in given)
         return reached
 
     def needed_for(self, names: Iterable[str], given: Collection[str] = ()) -> set[str]:

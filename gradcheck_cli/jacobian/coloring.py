@@ -66,7 +66,7 @@ def _entries_of(word: Array) -> tuple[Array, Array]:
     return rows, columns[which]
 
 
-class Entries(Struct, frozen=True):
+class Entries(Struct, frozen=True, dict=True):
     """The same as places: `row` and `column` of each entry that may differ from zero, by row, then by column.
 
     `meeting` is the most rows that meet in one column: no fewer colors do.
@@ -78,7 +78,7 @@ class Entries(Struct, frozen=True):
     columns: int
     meeting: int
 
-    @property
+    @cached_property
     def starts(self) -> Array:
         """The number of entries before each row, and before the end, `(rows + 1,)`."""
         return np.concatenate([[0], np.cumsum(np.bincount(self.row, minlength=self.rows))])
@@ -251,8 +251,9 @@ class Structure:
     """
 
     def __init__(self, program: Program, budget: Budget, *, colors: bool = True, most: float = math.inf) -> None:
-        rows = reals(program.tape.values[program.probes[0]])
-        self.program, self.budget, self.colors, self.most = program, budget, colors, min(most, _WORTH * rows)
+        self.program, self.budget, self.colors = program, budget, colors
+        self.rows = reals(program.tape.values[program.probes[0]])
+        self.most = min(most, _WORTH * self.rows)
 
     @cached_property
     def pattern(self) -> Pattern | None:
@@ -287,14 +288,12 @@ class Structure:
     def alone(self) -> int:
         """Rows that are probed where each is on its own: those that are not known to reach nothing."""
         reached = taken(self.program)
-        x = self.program.tape.values[self.program.probes[0]]
-        return reals(x) if reached is None else int(np.count_nonzero(reached))
+        return self.rows if reached is None else int(np.count_nonzero(reached))
 
     @property
     def _idle(self) -> bool:
         """Most rows are known to reach nothing, and the pattern of all of them takes long."""
-        x = self.program.tape.values[self.program.probes[0]]
-        return taken(self.program) is not None and pattern_work(self.program, reals(x)) > SOON
+        return taken(self.program) is not None and pattern_work(self.program, self.rows) > SOON
 
     @cached_property
     def _crowded(self) -> bool:
@@ -303,8 +302,7 @@ class Structure:
             some = sample(self.program)
         except _NO_PATTERN:
             return True
-        rows = reals(self.program.tape.values[self.program.probes[0]])
-        return some.rows == BITS and some.fullest() > BITS * min(_MEETING, 2 * self.most / rows + _CHANCE)
+        return some.rows == BITS and some.fullest() > BITS * min(_MEETING, 2 * self.most / self.rows + _CHANCE)
 
 
 def colored(known: Entries) -> Coloring | None:

@@ -72,6 +72,24 @@ def farthest(
     ground: float,
     floor: float,
 ) -> list[float] | None: ...
+def first_free(
+    starts: NDArray[Any],
+    column: NDArray[Any],
+    columns: int,
+    most: int,
+    look: int,
+    longest: int,
+    colors: NDArray[Any],
+    /,
+) -> bool: ...
+def by_column(
+    starts: NDArray[Any],
+    column: NDArray[Any],
+    columns: int,
+    row_out: NDArray[Any],
+    column_out: NDArray[Any],
+    /,
+) -> None: ...
 def threads() -> int: ...
 def set_threads(count: int, /) -> None: ...
 def set_single_threaded(on: bool, /) -> bool: ...

@@ -175,20 +175,11 @@ def reaching(graph: Graph, xs: Sequence[str], fed: Collection[str]) -> dict[str,
     return found
 
 
-def reached_past(graph: Graph, x: str, fed: Collection[str]) -> set[str]:
-    """Every tensor that depends on x, itself included; tensors that are fed depend on nothing."""
-    reached = {x}
-    for node in graph.nodes:
-        if not reached.isdisjoint(node.reads):
-            reached.update(name for name in node.outputs if name and name not in fed)
-    return reached
-
-
 def check_paths(graph: Graph, xs: Sequence[str], ys: Sequence[str], fed: Collection[str] = ()) -> None:
     """UsageError for an x that reaches no y: cut off by a tensor that is fed, swapped with y, or not connected."""
     for x in xs:
         reached = graph.reached_from([x])
-        if reached_past(graph, x, fed).intersection(ys) or not ys:
+        if graph.reached_from([x], fed).intersection(ys) or not ys:
             continue
         y = next((y for y in ys if y in reached), ys[0])
         if y in reached:

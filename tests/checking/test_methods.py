@@ -233,10 +233,8 @@ def test_a_complex_kernel_of_others_that_is_wrong_is_not_asked(op: str, error: f
 @pytest.mark.parametrize("mode", ["full", "directional"])
 def test_an_audit_that_a_single_difference_settles_takes_no_ladder(mode: str):
     record = check(between("Tanh", x=(30,)), mode=mode, coloring=False)
-    assert (record.status, record.evaluations["real"]) == (
-        "pass",
-        4 if mode == "directional" else 8,
-    )  # two distances there and back
+    there_and_back = 4 if mode == "directional" else 8  # at two distances
+    assert (record.status, record.evaluations["real"]) == ("pass", there_and_back)
 
 
 def deep(layers: int) -> gc.Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from gradcheck_cli import native
@@ -10,6 +11,15 @@ from gradcheck_cli.native.selection import kernels
 ISAS = kernels.available() if kernels else []
 KINDS = ["native", "numpy"] if kernels else ["numpy"]
 needs_native = pytest.mark.skipif(kernels is None, reason="the extension module is not built")
+
+
+def both(compute):
+    """The results of the kernels and of NumPy."""
+    with np.errstate(all="ignore"):
+        with native.use("native"):
+            got = compute()
+        with native.use("numpy"):
+            return got, compute()
 
 
 @pytest.fixture(params=ISAS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradcheck_cli.native import nonzeros, use
+from gradcheck_cli.native import nonzeros
 from gradcheck_cli.native.selection import kernels
-from tests.native.conftest import needs_native
+from tests.native.conftest import both, needs_native
 
 pytestmark = needs_native
 
@@ -22,14 +22,6 @@ def places(rows, columns, share):
     row, column = np.nonzero(mask)
     starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))])
     return mask, starts, column.astype(np.int32)
-
-
-def both(compute):
-    """The results of the kernels and of NumPy."""
-    with use("native"):
-        got = compute()
-    with use("numpy"):
-        return got, compute()
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.4])

@@ -10,7 +10,7 @@ import pytest
 from gradcheck_cli import native
 from gradcheck_cli.native.recurrences import KINDS, Recurrence, pull, push
 from gradcheck_cli.native.selection import kernels
-from tests.native.conftest import needs_native
+from tests.native.conftest import both, needs_native
 from tests.rounding import assert_rounded, gamma
 
 SIZES = [(3, 4, 2, 5), (40, 3, 1, 8), (1, 1, 1, 1), (17, 6, 3, 1), (0, 3, 2, 4), (2, 5, 0, 3), (33, 2, 2, 16)]
@@ -31,14 +31,6 @@ def drawn(kind, sizes, dtype, *, counts="all", backwards=False, seed=0):
     index = rng.integers(-2, 6, (probes, steps, batch)).clip(-1).astype(np.int32)
     states = [some(probes, batch, hidden), some(probes, batch, hidden) if kind == "lstm" else None]
     return x, some(6, gates * hidden), index, states, some(probes, steps, batch, hidden)
-
-
-def both(run):
-    """Results by the kernels, and by NumPy."""
-    with native.use("numpy"):
-        want = run()
-    with native.use("native"):
-        return run(), want
 
 
 def agree(got, want, x, dtype):

@@ -8,7 +8,7 @@ import pytest
 from gradcheck_cli import native
 from gradcheck_cli.native import elementwise
 from gradcheck_cli.verdict.rule import Comparison, Grounds, Status, Tolerance, errors, ground_of, screened
-from tests.native.conftest import needs_native
+from tests.native.conftest import both, needs_native
 
 pytestmark = needs_native
 
@@ -30,15 +30,6 @@ def jacobians(shape, odd):
 
 def scales(kind, rows):
     return None if kind == "even" else 10.0 ** (np.arange(rows) % 9) * (np.arange(rows) % 4 > 0)
-
-
-def both(compute):
-    """The results of the kernels and of NumPy."""
-    with np.errstate(all="ignore"):
-        with native.use("native"):
-            got = compute()
-        with native.use("numpy"):
-            return got, compute()
 
 
 def cut(whole):

@@ -50,7 +50,7 @@ from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
 from gradcheck_cli.points.more import finite_point
 from gradcheck_cli.points.point import Point, dims_behind, failure_of, in_its_dtype
 from gradcheck_cli.points.sizes import SIZES, Failure
-from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, is_float, reached_past, require, weights
+from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, is_float, require, weights
 from gradcheck_cli.results.record import COMPARISON, Check, Entry, Forward, Suspect
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.rule import ATOL, RTOL, Comparison, Status, Tolerance, errors, pattern, worst
@@ -299,8 +299,8 @@ class ModelDiff:
         """The derivatives that either model has, if both have x and y."""
         fed, found = self.settings.extra_feed_dict, set[Key]()
         for x, other in self.xs.items():
-            here = reached_past(self.a.graph, x, fed)
-            there = reached_past(self.b.graph, other, fed) if other is not None else set()
+            here = self.a.graph.reached_from([x], fed)
+            there = self.b.graph.reached_from([other], fed) if other is not None else set()
             found |= {Key(y, x) for y, o in self.ys.items() if o is not None and (y in here or o in there)}
         return found
 
