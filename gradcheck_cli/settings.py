@@ -316,7 +316,8 @@ class Settings:
         zoo="Memory limit for each model, all of its processes. [default: 8GiB]",
     )  # fmt: skip
     jobs: int = _setting(
-        lambda: os.cpu_count() or 1, "whole", "Limits", "Threads. [default: all cores]", "reproduce diff resume file",
+        lambda: os.cpu_count() or 1, "whole", "Limits",
+        "Threads, or processes for what takes seconds. [default: all cores]", "reproduce diff resume file",
         spelt=("-j", "--jobs"), form="INT", least=1, role="limit", zoo="Models at once. [default: one a core]",
     )  # fmt: skip
     pictures: Pictures = _setting(

@@ -23,7 +23,7 @@ from gradcheck_cli.autodiff.weights import TapeValues, turns
 from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError
 from gradcheck_cli.graph import MAX_RANK, Array, Node
 from gradcheck_cli.graph.containers import CONTAINERS, Container, described
-from gradcheck_cli.graph.memory import exhausted
+from gradcheck_cli.graph.memory import exhausted, is_of_memory
 from gradcheck_cli.op import DTYPES, Metadata, Op, Ops, bind, fitting, for_operands, no_forward
 from gradcheck_cli.op.fusion import added
 
@@ -38,7 +38,6 @@ _WIDE = {np.float16: _FLOAT, np.float32: _FLOAT, ml_dtypes.bfloat16: _FLOAT, np.
 Where: TypeAlias = Callable[[], str]  # gives a node's name for messages; called only when an error is raised
 Widen: TypeAlias = Callable[[Any], np.dtype[Any]]
 _quiet = ContextVar("quiet", default=False)
-_NO_THREAD = "Resource temporarily unavailable"  # the system's message when there is no memory for a thread's stack
 _FAILURES = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
 _ADDED = 32  # operands of a step: a sum of more is one of sums
 _SHARED = 256  # bytes: equal constants of rules up to this size are one tensor
@@ -93,8 +92,8 @@ def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, wi
     except MemoryError as error:
         raise exhausted(error, where()) from error
     except _FAILURES as error:
-        if _NO_THREAD in str(error):
-            raise exhausted(MemoryError("no room for a thread"), where()) from error
+        if isinstance(error, RuntimeError) and is_of_memory(error):
+            raise exhausted(error, where()) from error
         text = f"{where()} cannot be computed from {_described(operands)}: {error}"
         raise ModelError(text, op=op.name, shapes=_shapes(operands)) from error
 

@@ -99,7 +99,9 @@ def _working() -> Iterator[None]:
     try:
         with quietly():
             yield
-    except MemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not is_of_memory(error):
+            raise
         raise exhausted(error) from error
 
 

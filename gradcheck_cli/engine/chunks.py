@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
+import sys
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -35,6 +36,7 @@ _CHUNK_BYTES = 64 << 20  # most bytes of a chunk whose single steps are small
 _ALONE_BYTES = 256 << 10  # a smaller stack is done before another thread has woken up
 _LEARNED = (32 << 20) - (64 << 10)  # bytes: the largest threshold that glibc's malloc adapts to
 _SHARED = 4  # a thread is worth a quarter of `least` probes; with fewer, threads wait for the interpreter's lock
+_LASTING = 1  # seconds from which on processes are worth more than they cost
 MANY = 1 << 20  # added to `Decisions.places` for each changed entry of a discrete result
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -72,11 +74,13 @@ def in_chunks(
     budget: Budget,
     least: int = 1,
     most: float = math.inf,
+    tally: Counter[str] | None = None,
 ) -> Iterator[tuple[range, Callable[[], Result]]]:
     """Yields `(probes, result)` for consecutive ranges of `range(count)`, in order; `result()` is `run(probes)`.
 
     least  number of probes below which Python's overhead for each step outweighs the computation
-    most   number of probes after which limits of time are looked at again
+    most   number of probes after which limits of time are looked at again: those of a second
+    tally  all that `run` changes; what takes long may run in processes then
     """
     _warm()
     alone = _here.busy or count * bytes_per_probe <= _ALONE_BYTES
@@ -87,7 +91,11 @@ def in_chunks(
             yield piece, partial(run, piece)
             budget.progress(piece.stop, count)
         return
-    for piece, result in _threaded(run, pieces, jobs):
+    if tally is not None and count > _LASTING * most and _may_fork():
+        results = _forked(run, pieces, jobs, tally)
+    else:
+        results = _threaded(run, pieces, jobs)
+    for piece, result in results:
         yield piece, result
         budget.progress(piece.stop, count)
 
@@ -115,6 +123,22 @@ def _threaded(
             waiting.extend((piece, crew.submit(_alone, run, piece)) for piece in islice(rest, 1))
     finally:
         wait([future for _, future in waiting if not future.cancel()])
+
+
+def _forked(
+    run: Callable[[range], Result], pieces: Sequence[range], jobs: int, tally: Counter[str]
+) -> Iterator[tuple[range, Callable[[], Result]]]:
+    """Yields the results of the pieces, in order, from `jobs` processes."""
+    from gradcheck_cli.engine.forks import forked
+
+    return forked(partial(_alone, run), pieces, jobs, tally)
+
+
+def _may_fork() -> bool:
+    """True on systems where a process with threads may fork, and in processes that may have others."""
+    from multiprocessing import current_process  # seldom needed
+
+    return sys.platform == "linux" and not current_process().daemon
 
 
 def _alone(run: Callable[[range], Result], piece: range) -> Result:

@@ -46,6 +46,7 @@ class Pushforward:
         self.tape = tape
         self._slopes: dict[tuple[int, int], Array] = {}
         self._finite: dict[str, bool] = {}
+        self._tamed: dict[tuple[int, int], bool] = {}
 
     def through(
         self, index: int, step: Step, tangents: Mapping[str, Stack], rounding: RandomRounding | None = None,
@@ -131,9 +132,9 @@ class Pushforward:
         total: Any = None
         for i, probed in enumerate(live):
             if probed:
-                term = _through(
-                    _product, [self.slope(index, step, i), tangents[step.operands[i]]], [False, True], shape
-                )
+                slope = self.slope(index, step, i)
+                product = np.multiply if self._tame(index, i) else _product
+                term = _through(product, [slope, tangents[step.operands[i]]], [False, True], shape)
                 total = term if total is None else _through(np.add, [total, term], [True, True], shape)
         if isinstance(total, BoxStack) or total.shape[1:] == shape:
             return total
@@ -161,6 +162,12 @@ class Pushforward:
 
             self._slopes[index, i] = _derivative(by_one, operands[i])
         return self._slopes[index, i]
+
+    def _tame(self, index: int, i: int) -> bool:
+        """True if a slope is finite everywhere, once it is known."""
+        if (index, i) not in self._tamed:
+            self._tamed[index, i] = bool(np.isfinite(self._slopes[index, i]).all())
+        return self._tamed[index, i]
 
     def _lines(self, index: int, step: Step, tangents: Mapping[str, Stack], live: Sequence[bool]) -> Array | None:
         """Jacobians `(lines, n, n)` of all lines of a step that works along an axis, kept for all probes.
@@ -326,8 +333,7 @@ def _behind(h: Array, rank: int) -> Array:
 
 def _product(slope: Array, tangent: Array) -> Array:
     """Slope times tangent; where the tangent is zero the product is zero even if the slope is infinite."""
-    product = slope * tangent
-    return product if np.isfinite(slope).all() else np.where(tangent == 0, 0.0, product)
+    return np.where(tangent == 0, 0.0, slope * tangent)
 
 
 def _plus(a: Any, b: Any) -> Any:

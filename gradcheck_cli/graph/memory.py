@@ -25,6 +25,7 @@ _UNKNOWN = 64 << 30  # bytes: assumed for a machine that does not tell
 _ENDLESS = sys.maxsize
 _ADDRESSED = 1 << 62  # bytes: NumPy refuses larger shapes, even with a dimension of 0
 _CHEAP = 32 << 20  # bytes: smaller requests are not checked
+_NO_THREAD = ("Resource temporarily unavailable", "can't start new thread")  # said by C++, and by Python
 _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")  # this process's control groups, and their mount point
 _OF_GROUPS = (  # files of a group in version 2 and in version 1: its limit, its use, and its statistics
     ("memory.max", "memory.current", "memory.stat"),
@@ -72,20 +73,23 @@ def owned(arrays: Iterable[Array]) -> int:
 
 
 def is_of_memory(error: BaseException) -> bool:
-    """True if memory did not suffice, and not another limit."""
+    """True if memory did not suffice, be it for a thread, and not another limit."""
+    if isinstance(error, RuntimeError):
+        return any(text in str(error) for text in _NO_THREAD)
     return isinstance(error, MemoryError) or (isinstance(error, LimitError) and error.code == "GC602")
 
 
-def exhausted(error: MemoryError | LimitError, where: str = "", least: float = 0.0) -> LimitError:
+def exhausted(error: MemoryError | LimitError | RuntimeError, where: str = "", least: float = 0.0) -> LimitError:
     """The error for users when memory, or another limit, did not suffice; at least `least` bytes are needed."""
     place = f"{where}: " if where else ""
     if isinstance(error, LimitError):
         return LimitError(f"{place}{error}", code=error.code)
+    what = "no room for a thread" if isinstance(error, RuntimeError) else str(error) or "out of memory"
     hint = f"{_allowing(_asked(error), least)}smaller sizes (--x-shape, --dim) or a lower --jobs need less"
-    return LimitError(f"{place}{str(error) or 'out of memory'}; {hint}", code="GC602")
+    return LimitError(f"{place}{what}; {hint}", code="GC602")
 
 
-def _asked(error: MemoryError) -> float:
+def _asked(error: MemoryError | RuntimeError) -> float:
     """Bytes whose allocation failed; 0 if unknown."""
     if isinstance(error, TooLarge):
         return error.size

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -92,6 +93,7 @@ def _parts(estimate: Estimate) -> tuple[Array, ...]:
     )
 
 
+T = TypeVar("T")
 EPS = float(np.finfo(np.float64).eps)
 ROUNDED_RUNS = 4  # runs that measure rounding
 _TOGETHER = 16 << 20  # bytes that they may take as one stack
@@ -199,7 +201,7 @@ class Backward:
                 for n, x in zip(names, self.xs, strict=True)
             ]
 
-        return in_chunks(run, count, size, budget, self.program.worth, soon(self.program, room))
+        return _probed(self.program, run, count, size, room, budget)
 
     def _seeds(self, weights: Array | None, piece: range, room: Room | None) -> Stack:
         """Cotangents of y for some of the weights, or some of its reals."""
@@ -220,6 +222,15 @@ class Backward:
 
     def _nothing(self, x: str, piece: range) -> Array:
         return np.zeros((len(piece), reals(self.tape.values[x])))
+
+
+def _probed(
+    program: Program, run: Callable[[range], T], count: int, size: int, room: Room | None, budget: Budget
+) -> Iterator[tuple[range, Callable[[], T]]]:
+    """Results of `run`, which runs a program for some of `count` probes of `size` bytes, piece by piece."""
+    foreign = any(step.trial is not None for _, step in program.steps)  # whose threads may not outlive a fork
+    tally = None if foreign else program.evaluations
+    return in_chunks(run, count, size, budget, program.worth, soon(program, room), tally)
 
 
 def _as_cotangent(weights: Array, like: Array) -> Array:
@@ -248,7 +259,7 @@ def by_complex_step(program: Program, directions: Directions, budget: Budget, ro
         return program.jvp({x: directions.tangents(piece, here, room)}, random)[0]
 
     size, room = directions.room(program, budget, doubled=2)
-    for piece, tangent in in_chunks(run, directions.count, size, budget, program.worth, soon(program, room)):
+    for piece, tangent in _probed(program, run, directions.count, size, room, budget):
         found[piece.start : piece.stop] = flat_stack(tangent())
     return found
 
@@ -299,7 +310,7 @@ def _beside(program: Program, directions: Directions, offsets: Array, budget: Bu
         return program.run({x: moved}, branches=True)
 
     size, room = directions.room(program, budget)
-    for piece, made in in_chunks(run, directions.count, size, budget, program.worth, soon(program, room)):
+    for piece, made in _probed(program, run, directions.count, size, room, budget):
         outcome = made()
         found[piece.start : piece.stop] = flat_stack(outcome.outputs[0])
         decisions.append(outcome.decisions)
@@ -323,7 +334,7 @@ def by_steps(program: Program, directions: Directions, steps: Array, noise: Arra
     if not directions.count:  # of nothing there is still a shape
         return run(range(0))
     size, room = directions.room(program, budget)
-    made = in_chunks(run, directions.count, size, budget, program.worth, soon(program, room))
+    made = _probed(program, run, directions.count, size, room, budget)
     return Rows.joined((rows() for _, rows in made), directions.count)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from multiprocessing import active_children
 from typing import Any
 
 import numpy as np
@@ -15,9 +19,11 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.engine import chunks
 from gradcheck_cli.engine.chunks import Budget, in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
+from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.jacobian.directions import Directions
 from gradcheck_cli.jacobian.jacobian import Backward, by_complex_step, by_ladder, forward_noise
 from gradcheck_cli.jacobian.precise import wider_ladder
@@ -40,6 +46,9 @@ def traced(tested: gc.Model, ops: Any = gc.OPS) -> Tape:
 
 
 # Chunks
+
+FEW = 1e-9  # probes of a second: whatever takes more of them runs in processes
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="processes with threads are forked on Linux alone")
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 5])
@@ -93,6 +102,93 @@ def test_an_error_in_a_chunk_is_raised_once_no_other_runs_and_the_next_stack_doe
     assert [result() for _, result in in_chunks(lambda piece: piece.start, 4, 64 << 20, budget)] == [0, 1, 2, 3]
 
 
+@on_linux
+@pytest.mark.parametrize("jobs", [2, 3])
+@pytest.mark.parametrize("count", [2, 3, 64, 1000])
+def test_what_lasts_runs_in_processes_in_order_and_is_tallied(count: int, jobs: int) -> None:
+    tally = Counter(before=1)
+
+    def run(piece: range) -> tuple[int, Any]:
+        tally["probes"] += len(piece)
+        return os.getpid(), np.asarray(piece)
+
+    found = [
+        (piece, made()) for piece, made in in_chunks(run, count, 1 << 20, Budget(jobs=jobs), most=FEW, tally=tally)
+    ]
+    assert [p for piece, _ in found for p in piece] == list(range(count))
+    assert all(np.array_equal(piece, numbers) for piece, (_, numbers) in found)
+    assert len({pid for _, (pid, _) in found} - {os.getpid()}) == min(jobs, count)
+    assert tally == Counter(before=1, probes=count)
+    assert not active_children()
+
+
+class Unsendable(Exception):
+    """An error that cannot be sent to another process."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("error", "expected"), [(ZeroDivisionError("by 3"), ZeroDivisionError), (Unsendable(1, 2), GradcheckError)]
+)
+def test_an_error_in_a_process_is_raised_here(error: Exception, expected: type[Exception]) -> None:
+    def run(piece: range) -> int:
+        if 3 in piece:
+            raise error
+        return piece.start
+
+    with pytest.raises(expected, match=str(error)):
+        [made() for _, made in in_chunks(run, 100, 1 << 20, Budget(jobs=2), most=FEW, tally=Counter())]
+    assert not active_children()
+
+
+@on_linux
+def test_what_a_process_that_died_leaves_undone_is_done_here() -> None:
+    here = os.getpid()
+
+    def run(piece: range) -> int:
+        if os.getpid() != here and 40 in piece:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sum(piece)
+
+    found = [made() for _, made in in_chunks(run, 100, 16 << 20, Budget(jobs=2), most=FEW, tally=Counter())]
+    assert sum(found) == sum(range(100))
+
+
+@on_linux
+def test_whoever_stops_listening_ends_the_processes() -> None:
+    lasting: Iterator[Any] = in_chunks(
+        lambda piece: time.sleep(600), 100, 16 << 20, Budget(jobs=2), most=FEW, tally=Counter()
+    )
+    next(lasting)
+    assert len(active_children()) == 2
+    lasting.close()  # type: ignore[attr-defined]
+    assert not active_children()
+
+
+@on_linux
+@pytest.mark.parametrize("method", ["complex-step", "richardson"])
+def test_a_check_in_processes_is_the_same(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"mode": "full", "method": method, "forward": "internal", "memory_limit": 1 << 26}
+    threaded, forked, original = check(layers(), jobs=2, **settings), list[int](), chunks._forked
+
+    def counted(*given: Any) -> Any:
+        forked.append(1)
+        return original(*given)
+
+    monkeypatch.setattr(chunks, "_forked", counted)
+    monkeypatch.setattr(chunks, "_LASTING", 0)
+    monkeypatch.setattr(chunks, "_ALONE_BYTES", 0)
+    monkeypatch.setattr(chunks, "_SHARED", 1 << 40)
+    found = check(layers(), jobs=2, **settings)
+    assert forked
+    assert dataclasses.replace(found, duration_s=0, peak_rss_mb=0) == dataclasses.replace(
+        threaded, duration_s=0, peak_rss_mb=0
+    )
+
+
 def test_whoever_stops_listening_stops_the_chunks() -> None:
     ran, ended = list[int](), list[int]()
 
@@ -101,9 +197,9 @@ def test_whoever_stops_listening_stops_the_chunks() -> None:
         time.sleep(0.02)
         ended.append(piece.start)
 
-    chunks: Iterator[Any] = in_chunks(run, 1000, 64 << 20, Budget(jobs=2))
-    next(chunks)
-    chunks.close()  # type: ignore[attr-defined]
+    threaded: Iterator[Any] = in_chunks(run, 1000, 64 << 20, Budget(jobs=2))
+    next(threaded)
+    threaded.close()  # type: ignore[attr-defined]
     assert len(ran) < 10
     assert len(ended) == len(ran)
 

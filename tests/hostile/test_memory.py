@@ -124,3 +124,16 @@ def test_running_out_names_the_place_where_it_is_known() -> None:
     assert str(memory.exhausted(MemoryError())).startswith("out of memory; smaller sizes")
     assert str(memory.exhausted(MemoryError("too much"), "node 1 Add 'y'")).startswith("node 1 Add 'y': too much; ")
     assert memory.exhausted(LimitError("time", code="GC601")).code == "GC601"
+    assert str(memory.exhausted(RuntimeError("can't start new thread"))).startswith("no room for a thread; ")
+
+
+@pytest.mark.parametrize(
+    ("error", "of_memory"),
+    [
+        (MemoryError(), True), (LimitError("", code="GC602"), True), (LimitError("", code="GC601"), False),
+        (RuntimeError("can't start new thread"), True), (RuntimeError("thread: Resource temporarily unavailable"), True),
+        (RuntimeError("dictionary changed size during iteration"), False), (ValueError(), False),
+    ],
+)  # fmt: skip
+def test_errors_that_are_of_memory(error: Exception, of_memory: bool) -> None:
+    assert memory.is_of_memory(error) == of_memory
