@@ -178,7 +178,7 @@ def _ready(
 
 # a kernel that cannot be run on what it is given
 FAILURES = (Ragged, GradcheckError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError)
-_BUSY = 512 << 10  # bytes: computing a result of this size takes far longer than calling the kernel
+BUSY = 512 << 10  # bytes: computing a result of this size takes far longer than calling the kernel
 
 
 class Program:
@@ -251,7 +251,7 @@ class Program:
     def worth(self) -> int:
         """Number of probes from which on computing a step takes far longer than calling it from Python."""
         made = sum(self.tape.values[n].nbytes for _, step in self.steps for n in step.node.outputs if n)
-        return max(1, _BUSY * len(self.steps) // max(made, 1))
+        return max(1, BUSY * len(self.steps) // max(made, 1))
 
     def run(
         self, stacks: Mapping[str, Stack], *, branches: bool = False, rounding: RandomRounding | None = None

@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.complex_step import Pushforward, selecting
-from gradcheck_cli.engine.program import FAILURES, Program
+from gradcheck_cli.engine.program import BUSY, FAILURES, Program
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.cost import OPERATIONS, SOON, forward_work, once, step_work
 from gradcheck_cli.op.boxes import BoxStack, Crowded, Span, Stack
@@ -164,6 +164,7 @@ _LARGE = 32  # bytes of whole stacks for an entry that box stacks may hold: a qu
 _FEWEST = 16  # entries of a tensor whose boxes are small beside it
 _PROBE, _HELD = 1 << 10, 64  # bytes of a probe of a box stack: of what is known of it, and of each entry
 _UNIT_STEP = 1e7  # operations of all probes from which on a step takes far longer than to find its boxes
+_CALLS = 4  # times as many calls make a step of box stacks
 _FOLLOWED = 4  # entries of x that are followed, for all of them
 _STEP = 1e4  # operations that a step counts as for each probe, however little it computes
 _UNKNOWN = (*FAILURES, Crowded, MemoryError)
@@ -229,10 +230,11 @@ def _box_stack(x: Array, places: Array, entries: Array, base: Array | None, room
 
 
 class Reach(NamedTuple):
-    """Operations of a probe of one entry of x, and the most entries of a tensor that it moves."""
+    """Operations of a probe of one entry of x, the most entries of a tensor that it moves, and those of all tensors."""
 
     work: float
     entries: float
+    moved: float
 
 
 def soon(program: Program, room: Room | None) -> float:
@@ -240,10 +242,17 @@ def soon(program: Program, room: Room | None) -> float:
     return OPERATIONS / max(1.0, forward_work(program) if room is None else reach(program).work)
 
 
+def enough(program: Program, room: Room | None) -> int:
+    """Number of probes from which on computing takes far longer than calling kernels; `room` as in `soon`."""
+    if room is None or (moved := reach(program).moved) == math.inf:
+        return program.worth
+    return max(program.worth, int(_CALLS * BUSY * len(program.steps) // (8 * moved)))
+
+
 @once
 def reach(program: Program) -> Reach:
     """All that a probe of one entry of x takes; of the whole run where it reaches all, or nobody can tell soon."""
-    whole = Reach(forward_work(program), math.inf)
+    whole = Reach(forward_work(program), math.inf, math.inf)
     x = program.tape.values[program.probes[0]]
     if not program.analytic or x.size < _FOLLOWED or 2 * _FOLLOWED * whole.work > SOON:
         return whole
@@ -260,23 +269,24 @@ def _followed(program: Program, size: int) -> Reach:
     room = Room(0, _FOLLOWED * program.bytes_per_probe() // _LARGE)
     live: dict[str, Stack] = {x: unit_tangents(values[x], np.linspace(0, size - 1, _FOLLOWED).astype(int), room)}
     pushforward, work = Pushforward(program.tape), 0.0
-    most = max(1.0, _held(live[x]))
+    most = moved = max(1.0, _held(live[x]))
     with np.errstate(all="ignore"):
         for position, (index, step) in enumerate(program.steps):
             try:
                 made = pushforward.through(index, step, live)
             except Crowded:  # from here on probes are whole
                 rest = sum(step_work(program.tape, later) for _, later in program.steps[position:])
-                return Reach(work + rest, math.inf)
+                return Reach(work + rest, math.inf, math.inf)
             given = {n: live[n] for n in step.operands if n in live}
             read = max((values.like(n).size for n in step.operands if n), default=0)
             summed = read > sum(values[n].size for n in made)  # which costs as much as it reads, a product as it makes
             work += _STEP + _share(given if summed else made, values) * step_work(program.tape, step)
             live.update(made)
+            moved += sum(map(_held, made.values()))
             most = max(most, *map(_held, made.values()))
             for name in program.dies.get(position, ()):
                 live.pop(name, None)
-    return Reach(work, most)
+    return Reach(work, most, moved)
 
 
 @once

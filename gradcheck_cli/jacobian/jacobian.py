@@ -27,6 +27,7 @@ from gradcheck_cli.jacobian.directions import (
     Joined,
     Room,
     bytes_each,
+    enough,
     flat,
     flat_stack,
     reach,
@@ -230,7 +231,7 @@ def _probed(
     """Results of `run`, which runs a program for some of `count` probes of `size` bytes, piece by piece."""
     foreign = any(step.trial is not None for _, step in program.steps)  # whose threads may not outlive a fork
     tally = None if foreign else program.evaluations
-    return in_chunks(run, count, size, budget, program.worth, soon(program, room), tally)
+    return in_chunks(run, count, size, budget, enough(program, room), soon(program, room), tally)
 
 
 def _as_cotangent(weights: Array, like: Array) -> Array:
