@@ -11,6 +11,7 @@ import gc
 import math
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -25,6 +26,7 @@ _UNKNOWN = 64 << 30  # bytes: assumed for a machine that does not tell
 _ENDLESS = sys.maxsize
 _ADDRESSED = 1 << 62  # bytes: NumPy refuses larger shapes, even with a dimension of 0
 _CHEAP = 32 << 20  # bytes: smaller requests are not checked
+_MOMENT, _FAR = 0.05, 16  # seconds, and how many times as much is far more
 _NO_THREAD = ("Resource temporarily unavailable", "can't start new thread")  # said by C++, and by Python
 _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")  # this process's control groups, and their mount point
 _OF_GROUPS = (  # files of a group in version 2 and in version 1: its limit, its use, and its statistics
@@ -43,8 +45,22 @@ class TooLarge(MemoryError):
 
 def require(size: float, what: str) -> None:
     """Raises TooLarge if `what` takes more than the memory that is left; `size` in bytes."""
-    if size > _CHEAP and size > (there := left()):
+    if size > _CHEAP and size > (there := _lately(size)):
         raise TooLarge(f"{what} takes {spell(size)}, and {spell(there)} of memory are left", size)
+
+
+def _lately(size: float) -> int:
+    """What is left, or was a moment ago if that is far more than `size`: asking the system takes half a millisecond."""
+    now = time.monotonic()
+    if now > _Seen.time + _MOMENT or size * _FAR > _Seen.left:
+        _Seen.time, _Seen.left = now, left()
+    return _Seen.left
+
+
+class _Seen:
+    """The memory that was left, and when."""
+
+    time, left = -math.inf, 0
 
 
 def require_shape(shape: Sequence[int], what: str = "a tensor") -> None:
