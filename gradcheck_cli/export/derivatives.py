@@ -186,6 +186,7 @@ def _agree(model: Model, made: Written, tape: Tape) -> bool:
     given = {n: tape.named[n].value for n in made.graph.inputs if n in tape.named}
     if {*made.graph.free_inputs} - {*given}:
         return True  # a sequence or a seed is among them: there is nothing to compare with
+    given.update(_draws(model, made, tape))
     try:
         found = trace(made.graph, given, ops=model.ops, targets=made.graph.outputs)
     except GradcheckError:
@@ -194,6 +195,16 @@ def _agree(model: Model, made: Written, tape: Tape) -> bool:
         (tape.named[n].value, found.named[n].value) for n in made.graph.outputs if n in found.named and n in tape.named
     ]
     return all(w.shape == f.shape and (w.dtype.kind != "f" or _near(w, f)) for w, f in both)
+
+
+def _draws(model: Model, made: Written, tape: Tape) -> Iterator[tuple[str, Array]]:
+    """What the nodes that draw random numbers gave on the tape: another run draws others."""
+    for node in made.graph.nodes:
+        op = model.ops.get(node.key)
+        for name in node.outputs if op is not None and "rng" in op.signature.supplied else ():
+            own = tape.named[name].name if name in tape.named else name
+            if own in tape.values:
+                yield name, tape.values[own]
 
 
 def _near(wanted: Array, found: Array) -> bool:

@@ -368,13 +368,20 @@ def refused(what: str, found: Trials) -> UnsupportedError:
 
 
 def _statistics(model: Model, tape: Tape) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """All outputs that a LayerNormalization can have, by the name of the first; only in float32, ONNX's type for them."""
+    """All outputs that a LayerNormalization or a Dropout can have, by the name of the first.
+
+    Those of a LayerNormalization only in float32, ONNX's type for them; of a Dropout the mask.
+    """
     for region in tape.regions:
         node = model.graph.nodes[region.place.origin] if region.place.origin >= 0 and not region.place.inside else None
         if node is None or node.key != ("", "LayerNormalization") or region.op.key != node.key:
             continue
         if {tape.values.like(n).dtype.name for n in region.outputs} == {"float32"}:
             yield node.outputs[0], region.outputs
+    for step in tape.steps:
+        node = model.graph.nodes[step.origin] if step.origin >= 0 and not step.place.inside else None
+        if node is not None and node.key == ("", "Dropout") and step.node.op == "GreaterOrEqual":
+            yield node.outputs[0], ("", *step.outputs)
 
 
 def _names(model: Model, tape: Tape, outputs: Sequence[str]) -> Names:

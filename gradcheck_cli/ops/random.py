@@ -31,9 +31,9 @@ def dropout(
         return sym.identity(x), sym.full(x.tape, x.shape, 1, np.bool_)
     if not 0 <= ratio < 1:
         raise ValueError(f"ratio is {ratio}; it must be at least 0 and less than 1")
-    x.tape.drawing.add(x.tape.place.origin)
-    mask = x.tape.constant(fresh(rng, seed).random(checked(x.shape)) >= ratio)
-    return sym.where(mask, x / (1.0 - ratio), 0), sym.identity(mask)
+    draw = {"dtype": 1} if seed is None else {"dtype": 1, "seed": seed}
+    mask = x.tape.apply("RandomUniformLike", x, **draw) >= ratio
+    return sym.where(mask, x / (1.0 - ratio), 0), mask
 
 
 def random_normal(
