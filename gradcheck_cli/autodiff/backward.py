@@ -96,15 +96,19 @@ def pull_back(
     if len(flows) != len(primals):
         raise ValueError(f"the rule of {op.name} gives {len(flows)} cotangents for {len(primals)} operands")
     flowing = [(x, ct) for x, ct in zip(primals, flows, strict=True) if x is not None and ct is not None]
-    return [(x.name, fit(ct, x)) for x, ct in flowing if x.name not in spared and inexact(x)]
+    alone = len(primals) - primals.count(None) == 1  # with nothing that it would be broadcast to
+    return [(x.name, fit(ct, x, loose=not alone)) for x, ct in flowing if x.name not in spared and inexact(x)]
 
 
-def fit(ct: Var, x: Var) -> Var:
-    """A cotangent summed to the shape of its operand, of its dtype, real if the operand is real."""
+def fit(ct: Var, x: Var, *, loose: bool = True) -> Var:
+    """A cotangent summed to the shape of its operand, of its dtype, real if the operand is real.
+
+    Where x is loose and may be broadcast, the axes to sum over are found when the tape runs.
+    """
     shape, dtype = x.shape, x.dtype
     if dtype.kind != "c":
         ct = sym.real(ct)
-    return sym.cast(unbroadcast(ct, shape), dtype)
+    return sym.cast(sym.sum_like(ct, x) if loose and x.tape.loose.holds(x) else unbroadcast(ct, shape), dtype)
 
 
 def unbroadcast(ct: Var, shape: tuple[int, ...]) -> Var:

@@ -89,6 +89,19 @@ def sum(x: Var, axes: Sequence[int] | None = None, keepdims: bool = True) -> Var
     return _reduce("ReduceSum", x, axes, keepdims)
 
 
+def sum_like(x: Var, like: Var) -> Var:
+    """The sum over the axes along which `like` would be broadcast to x, of its shape; found when the tape runs."""
+    front = sum(x, range(x.ndim - like.ndim), keepdims=False)
+    differ = front.tape.apply("Not", front.tape.apply("Equal", shape_of(front), shape_of(like)))
+    axes = squeeze(front.tape.apply("NonZero", differ), (0,))
+    return front.tape.apply("ReduceSum", front, axes, keepdims=1, noop_with_empty_axes=1)
+
+
+def shape_of(x: Var) -> Var:
+    """The shape of x, found when the tape runs."""
+    return x.tape.apply("Shape", x)
+
+
 def mean(x: Var, axes: Sequence[int] | None = None, keepdims: bool = True) -> Var:
     """The mean over axes."""
     return _reduce("ReduceMean", x, axes, keepdims)
@@ -127,7 +140,7 @@ def transpose(x: Var, perm: Sequence[int]) -> Var:
 
 def reshape(x: Var, shape: Sequence[int]) -> Var:
     """x in another shape, of the same size (an entry of 0 is a dimension of length 0)."""
-    if tuple(shape) == x.shape:
+    if tuple(shape) == x.shape and not x.tape.loose:
         return x
     allowzero = {"allowzero": 1} if 0 in shape else {}
     return x.tape.apply("Reshape", x, ints(x.tape, shape), **allowzero)
@@ -135,7 +148,9 @@ def reshape(x: Var, shape: Sequence[int]) -> Var:
 
 def expand(x: Var, shape: Sequence[int]) -> Var:
     """x broadcast to a shape."""
-    return x if tuple(shape) == x.shape else x.tape.apply("Expand", x, ints(x.tape, shape))
+    if tuple(shape) == x.shape and not x.tape.loose:
+        return x
+    return x.tape.apply("Expand", x, ints(x.tape, shape))
 
 
 def unsqueeze(x: Var, axes: Sequence[int]) -> Var:

@@ -315,6 +315,25 @@ _TENSORS = {Held, Large, type(None)}
 _VALUES = (Var, type(None), *CONTAINERS)
 
 
+class Loose(Struct):
+    """Tensors with an axis that may be of length 1 at run time, where others are longer, by name.
+
+    They are known by the `sizes` that such axes have in some run, and by name in others.
+    """
+
+    sizes: frozenset[int] = frozenset()
+    names: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.sizes or self.names)
+
+    def holds(self, x: Var) -> bool:
+        """True of a tensor that may be broadcast."""
+        if not self.sizes.isdisjoint(x.shape):
+            self.names.add(x.name)
+        return x.name in self.names
+
+
 class Tape:
     """Steps in order, every value by name, and the decisions that control flow made.
 
@@ -327,6 +346,7 @@ class Tape:
     containers  its sequences, optionals and maps as records of `Var`s
     blocked    tensors that could not be computed, with the reason
     general    True if the same steps are to hold for other sizes
+    loose      tensors that may be of length 1 where others are longer, at other sizes
     drawing    indices of the model's nodes that drew random numbers
     keeps      False if results live as long as their `Var`s, and have no names
     makers     the index of the steps that made its tensors (`reach`); None: to be made
@@ -353,6 +373,7 @@ class Tape:
         self.makers: Makers | None = None
         self.tried = 0
         self.general = False
+        self.loose = Loose()
         self.place = NodePlace()
         self._wide: Mapping[Any, np.dtype[Any]] = {} if dtype == "model" else _WIDE
         self._scope = ""

@@ -167,8 +167,9 @@ def _file(model: Model) -> Path | None:
 def objections(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterator[str]:
     """Notes on sizes at which the file computes something else than the model, which is run in float64."""
     fixed = {**model.dims, **made.trials.fixed}
-    ones = dict.fromkeys(made.open_dims, 1)
-    for dims in (fixed, {**fixed, **ones}) if made.open_dims else ():
+    trials, ones = made.trials, dict.fromkeys(made.open_dims, 1)
+    broadcast = [{**fixed, **dict.fromkeys({*trials.loose, *trials.loose.values()}, 4), d: 1} for d in trials.loose]
+    for dims in (fixed, {**fixed, **ones}, *broadcast) if made.open_dims else ():
         settings = Settings(dims=dims, extra_feed_dict=feeds)
         try:
             tape = model.tape(made.graph.outputs, settings)

@@ -76,7 +76,7 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
     except UnsupportedError:  # at small sizes other rules may apply, such as broadcasting
         if not tried.small:
             raise
-        return made(replace(tried, small=()))
+        return made(tried.strict)
 
 
 def _in_files(model: Model, node: Node) -> bool:

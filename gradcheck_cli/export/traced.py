@@ -21,7 +21,7 @@ import numpy as np
 from gradcheck_cli.autodiff.backward import units_between
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence
-from gradcheck_cli.autodiff.tape import Step, Tape
+from gradcheck_cli.autodiff.tape import Loose, Step, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.inner import FileOps
 from gradcheck_cli.export.runs import AlignedRuns, Names, TapeRun, aligned, needed
@@ -54,13 +54,20 @@ class Trials:
 
     `equal` maps dimensions to the dimension that they must equal, `fixed` maps others to their only size.  The sizes
     include values of `counted` inputs.  `small` are smaller sizes, which are used if the same operators run there.
+    `loose` maps dimensions that are equal or 1 to the one that they broadcast with.
     """
 
     runs: tuple[Mapping[str, int], ...]
     small: tuple[Mapping[str, int], ...] = ()
     equal: Mapping[str, str] = field(default_factory=dict)
+    loose: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, int] = field(default_factory=dict)
     counted: tuple[Count, ...] = ()
+
+    @property
+    def strict(self) -> Trials:
+        """The same without small sizes, where loose dimensions have to be equal."""
+        return replace(self, small=(), loose={}, equal={**self.equal, **self.loose})
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -101,10 +108,19 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     moved = {d for group in groups for d in group.dims}
     near = [DimGroup(group.dims, group.sizes[: RUNS + len(groups)]) for group in groups]
     runs = tuple({**base, **each} for each in (*_assigned(groups), *_assigned(near))) if groups else (base,)
+    loose = {d for group in groups for d in group.dims[1:] if trial.broadcasts(group)}
     equal = {d: group.dims[0] for group in groups for d in group.dims[1:]}
     found = tuple(count for count in counted if count.symbol in moved)
-    small = tuple({**base, **each} for each in _below(groups, fixed) if trial.runs(each))
-    return Trials(runs, small, equal, {d: base[d] for d in free if d not in moved}, found)
+    ones = [{**runs[0], d: 1} for d in {*loose, *(equal[d] for d in loose)}]
+    small = tuple({**base, **each} for each in (*_below(groups, fixed), *ones) if trial.runs(each))
+    return Trials(
+        runs,
+        small,
+        equal={d: other for d, other in equal.items() if d not in loose},
+        loose={d: equal[d] for d in loose},
+        fixed={d: base[d] for d in free if d not in moved},
+        counted=found,
+    )
 
 
 def at(settings: Settings, sizes: Mapping[str, int], counted: Collection[Count]) -> Settings:
@@ -171,6 +187,11 @@ class _Trial:
         except GradcheckError:
             return False
         return True
+
+    def broadcasts(self, group: DimGroup) -> bool:
+        """True if the model runs where any of the dimensions is 1, and the others are not."""
+        sizes = dict.fromkeys(group.dims, group.sizes[0])
+        return all(self.runs({**sizes, d: 1}) for d in group.dims)
 
     def go(self, groups: Sequence[DimGroup]) -> bool:
         """True if the model runs at all sizes that the groups would be assigned."""
@@ -333,13 +354,13 @@ def _tapes(
     if not found.symbols:
         yield found.runs[0], model.tape(outputs, replace(settings, dims=found.runs[0]), ops, on=OutlinedTape)
         return
-    done, last = 0, None
+    done, last, loose = 0, None, Loose()
     for index, sizes in enumerate(found.runs):
         for seed in dict.fromkeys((index, 0)):
+            there = replace(at(settings, sizes, found.counted), seed=seed)
+            known = Loose(frozenset(sizes[d] for d in found.loose), loose.names)
             try:
-                tape = model.tape(
-                    outputs, replace(at(settings, sizes, found.counted), seed=seed), ops, general=True, on=OutlinedTape
-                )
+                tape = model.tape(outputs, there, ops, general=True, loose=known, on=OutlinedTape)
             except GradcheckError as error:
                 last = error
                 continue
@@ -350,7 +371,8 @@ def _tapes(
             break
     for sizes in found.small if done == RUNS else ():
         with suppress(GradcheckError):
-            yield sizes, model.tape(outputs, at(settings, sizes, found.counted), ops, general=True, on=OutlinedTape)
+            there = at(settings, sizes, found.counted)
+            yield sizes, model.tape(outputs, there, ops, general=True, loose=loose, on=OutlinedTape)
     if last is not None and done < _FEWEST:
         raise last
 

@@ -18,7 +18,7 @@ import numpy as np
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence, nodes_between, without_rule
-from gradcheck_cli.autodiff.tape import Tape, Var
+from gradcheck_cli.autodiff.tape import Loose, Tape, Var
 from gradcheck_cli.errors import GradcheckError, NoGradientError, UsageError, did_you_mean
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType, is_inexact
@@ -203,15 +203,16 @@ class Model:
         ops: Ops | None = None,
         *,
         general: bool = False,
+        loose: Loose | None = None,
         on: type[Tape] = Tape,
     ) -> Tape:
         """The tape of a run up to `targets`, with the derivatives that they need; `ops` replaces the model's operators.
 
-        `general` is set on the tape while derivatives are added: the same steps are to hold for other sizes.  `on` is
-        the kind of tape.
+        `general` and `loose` are set on the tape while derivatives are added: the same steps are to hold for other sizes.
+        `on` is the kind of tape.
         """
         tape = self.point(targets, settings, ops, on=on).tape
-        tape.general = general
+        tape.general, tape.loose = general, Loose() if loose is None else loose
         for request in self.requests_for(targets):
             name_results(tape, request, derive(tape, request))
         return tape

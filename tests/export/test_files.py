@@ -142,7 +142,11 @@ def test_derivatives_are_in_the_dtype_of_the_model(dtype: str, tmp_path: Path) -
 
 
 TIED = [  # dimensions that have to be equal, or have one size alone
-    ("g (float[A, 3] a, float[B, 3] b) => (float[A, 3] y) { y = Mul(a, b) }", ["A", "A"], "B has to equal A"),
+    (
+        "g (float[A, 3] a, float[B, 3] b) => (float[A, 6] y) { y = Concat<axis = 1>(a, b) }",
+        ["A", "A"],
+        "B has to equal A",
+    ),
     (
         "g (float[A, C] a) => (float[A, 1] y) <float[3, 1] w = {1, 2, 3}> { y = MatMul(a, w) }",
         ["A", "3"],

@@ -55,6 +55,22 @@ MODELS = [
     Open("padded by reflection", """g (float[N, T] x) => (float[N, S] y) {
          p = Constant<value_ints = [0, 3, 0, 2]>() r = Pad<mode = "reflect">(x, p) y = Mul(r, r) }""",
          each(N=[1, 2], T=[4, 9])),
+    Open("sizes that may be 1 where others are longer", """g (float[N, 4] x, float[B, 4] y) => (float[P, 4] z) {
+         k = Mul(x, y) s = Sin(k) z = Add(s, y) }""",
+         each(N=[3, 3, 1, 1], B=[3, 1, 5, 1])),
+    Open("the same on both axes", """g (float[A, B] x, float[C, D] y) => (float z) {
+         k = Div(x, y) s = Sin(k) z = ReduceMean<keepdims = 0>(s) }""",
+         each(A=[3, 3, 1, 3, 1, 1], B=[4, 4, 4, 1, 4, 1], C=[3, 1, 5, 1, 1, 2], D=[4, 4, 1, 4, 1, 3])),
+    Open("three that may broadcast", """g (float[A, 3] x, float[B, 3] y, float[C, 3] z) => (float[D, 3] w) {
+         a = Mul(x, y) b = Max(a, z) c = Less(x, y) w = Where(c, b, z) }""",
+         each(A=[2, 1, 2, 1, 4], B=[2, 2, 1, 1, 1], C=[2, 2, 2, 3, 1])),
+    Open("stacks of matrices that may broadcast", """g (float[A, 2, 3] x, float[B, 3, 2] y) => (float[C, 2, 2] z) {
+         k = MatMul(x, y) z = Tanh(k) }""",
+         each(A=[2, 1, 4, 1], B=[2, 3, 1, 1])),
+    Open("another rank, and what follows from broadcast ones", """g (float[A, B, 3] x, float[C, 3] y) => (float[P, Q] z) {
+         k = Mul(x, y) s = Shape(k) f = Flatten<axis = 1>(k) t = Transpose<perm = [1, 0]>(f) u = Mul(t, t)
+         z = Softmax<axis = 0>(u) }""",
+         each(A=[2, 2, 3, 1], B=[4, 1, 4, 1], C=[4, 5, 1, 1])),
     Open("attention", """g (float[N, T, 4] q, float[N, S, 4] k) => (float[N, T, 4] y) {
          t = Transpose<perm = [0, 2, 1]>(k) s = MatMul(q, t) p = Softmax<axis = -1>(s) y = MatMul(p, k) }""",
          each(N=[1, 2, 3], T=[1, 5, 2], S=[4, 1, 7])),
