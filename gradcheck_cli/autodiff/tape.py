@@ -316,10 +316,7 @@ _VALUES = (Var, type(None), *CONTAINERS)
 
 
 class Loose(Struct):
-    """Tensors with an axis that may be of length 1 at run time, where others are longer, by name.
-
-    They are known by the `sizes` that such axes have in some run, and by name in others.
-    """
+    """Tensors that may be broadcast at other sizes: by `sizes` that their axes have in one run, by name in others."""
 
     sizes: frozenset[int] = frozenset()
     names: set[str] = field(default_factory=set)

@@ -199,7 +199,7 @@ def _agree(model: Model, made: Written, tape: Tape) -> bool:
 
 
 def _draws(model: Model, made: Written, tape: Tape) -> Iterator[tuple[str, Array]]:
-    """What the nodes that draw random numbers gave on the tape: another run draws others."""
+    """The draws of all nodes on the tape, by name: another run draws others."""
     for node in made.graph.nodes:
         op = model.ops.get(node.key)
         for name in node.outputs if op is not None and "rng" in op.signature.supplied else ():

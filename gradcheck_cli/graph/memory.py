@@ -50,14 +50,14 @@ def require(size: float, what: str) -> None:
 
 
 def _lately(size: float) -> int:
-    """What is left, or was a moment ago if that is far more than `size`: asking the system takes half a millisecond."""
+    """Bytes left, or left a moment ago if they are far more than `size`: asking the system takes half a millisecond."""
     now = time.monotonic()
-    if now > _Seen.time + _MOMENT or size * _FAR > _Seen.left:
-        _Seen.time, _Seen.left = now, left()
-    return _Seen.left
+    if now > _Measured.time + _MOMENT or size * _FAR > _Measured.left:
+        _Measured.time, _Measured.left = now, left()
+    return _Measured.left
 
 
-class _Seen:
+class _Measured:
     """The memory that was left, and when."""
 
     time, left = -math.inf, 0
