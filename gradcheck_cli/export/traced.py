@@ -103,8 +103,9 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
         groups.extend(added)
     else:
         for group in added:
-            if trial.go([*groups, group]):
-                groups.append(group)
+            larger = [DimGroup(each.dims, tuple(n for n in each.sizes if n > COUNTS[-1])) for each in groups]
+            kept = next((some for some in (groups, larger) if trial.go([*some, group])), None)
+            groups = groups if kept is None else [*kept, group]
     moved = {d for group in groups for d in group.dims}
     near = [DimGroup(group.dims, group.sizes[: RUNS + len(groups)]) for group in groups]
     runs = tuple({**base, **each} for each in (*_assigned(groups), *_assigned(near))) if groups else (base,)
