@@ -316,13 +316,14 @@ _VALUES = (Var, type(None), *CONTAINERS)
 
 
 class Loose(Struct):
-    """Tensors that may be broadcast at other sizes: by `sizes` that their axes have in one run, by name in others."""
+    """Tensors that may be broadcast at other sizes, by `sizes` of one run or by name; shapes may be equal by `chance`."""
 
     sizes: frozenset[int] = frozenset()
     names: set[str] = field(default_factory=set)
+    chance: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.sizes or self.names)
+        return bool(self.sizes or self.names or self.chance)
 
     def holds(self, x: Var) -> bool:
         """True of a tensor that may be broadcast."""

@@ -1,36 +1,28 @@
 """Derivatives of a model (gradients, tangents and Hessian-vector products), and the ONNX file that they are saved in.
 
 A gradient is linear in its initial gradient, and its derivative with respect to that is the tangent: tangents need no
-rules of their own.  A file is never written over one that the model was read from.  Its graph is compared with the
-model's own derivatives at sizes that it was not made from: it follows from what several runs had in common, and at very
-small sizes dimensions of 1 may broadcast where larger ones have to be equal.
+rules of their own.  A file is never written over one that the model was read from.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
-from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.errors import GradcheckError, UsageError, shown
+from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.export.gradient_graph import Written, graph_of
+from gradcheck_cli.export.proof import objections, require_right
 from gradcheck_cli.formats import is_spec
 from gradcheck_cli.formats.companions import companion_files
 from gradcheck_cli.graph import Array, FreshNames, Graph
 from gradcheck_cli.model import Model
 from gradcheck_cli.model.request import Request, Seed
-from gradcheck_cli.points.dims import sizes_in
-from gradcheck_cli.settings import Settings
 
 Kind: TypeAlias = Literal["gradient", "jvp", "hvp"]
 INPUTS = "inputs"  # initial gradients that are inputs of the file
-_ROUNDING = 1e-4  # of the largest entry: wrong formulas differ by far more, sums in another order by far less
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +117,7 @@ def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], f
 
     require_other_file(model, Path(path))
     made = graph_of(model, outputs, feeds)
+    require_right(model, made, feeds)
     made = replace(made, graph=_with_unique_names(made.graph), notes=(*made.notes, *objections(model, made, feeds)))
     own = _file(model)  # which gives documentation and properties, if it is an ONNX file
     original = None if own is None or is_spec(own) else outline_of(own)
@@ -162,54 +155,3 @@ def _file(model: Model) -> Path | None:
         return own if own.is_file() else None
     except (OSError, ValueError):  # the name of a model in memory need not be a valid path
         return None
-
-
-def objections(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterator[str]:
-    """Notes on sizes at which the file computes something else than the model, which is run in float64."""
-    fixed = {**model.dims, **made.trials.fixed}
-    trials, ones = made.trials, dict.fromkeys(made.open_dims, 1)
-    broadcast = [{**fixed, **dict.fromkeys({*trials.loose, *trials.loose.values()}, 4), d: 1} for d in trials.loose]
-    for dims in (fixed, {**fixed, **ones}, *broadcast) if made.open_dims else ():
-        settings = Settings(dims=dims, extra_feed_dict=feeds)
-        try:
-            tape = model.tape(made.graph.outputs, settings)
-        except GradcheckError:  # sizes at which the model does not run
-            continue
-        if not _agree(model, made, tape):
-            there = sizes_in(model.graph, {n: tape.named[n].shape for n in model.graph.inputs if n in tape.named})
-            sizes = ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
-            yield f"not right at {sizes}, where shapes follow otherwise than at larger sizes"
-            return
-
-
-def _agree(model: Model, made: Written, tape: Tape) -> bool:
-    """True if the graph of the file gives the values on the tape, from the same inputs."""
-    given = {n: tape.named[n].value for n in made.graph.inputs if n in tape.named}
-    if {*made.graph.free_inputs} - {*given}:
-        return True  # a sequence or a seed is among them: there is nothing to compare with
-    given.update(_draws(model, made, tape))
-    try:
-        found = trace(made.graph, given, ops=model.ops, targets=made.graph.outputs)
-    except GradcheckError:
-        return False
-    both = [
-        (tape.named[n].value, found.named[n].value) for n in made.graph.outputs if n in found.named and n in tape.named
-    ]
-    return all(w.shape == f.shape and (w.dtype.kind != "f" or _near(w, f)) for w, f in both)
-
-
-def _draws(model: Model, made: Written, tape: Tape) -> Iterator[tuple[str, Array]]:
-    """The draws of all nodes on the tape, by name: another run draws others."""
-    for node in made.graph.nodes:
-        op = model.ops.get(node.key)
-        for name in node.outputs if op is not None and "rng" in op.signature.supplied else ():
-            own = tape.named[name].name if name in tape.named else name
-            if own in tape.values:
-                yield name, tape.values[own]
-
-
-def _near(wanted: Array, found: Array) -> bool:
-    """True for arrays that are equal up to rounding, wherever the wanted values are finite."""
-    finite = np.isfinite(wanted)
-    allowed = _ROUNDING * np.max(np.abs(wanted[finite]), initial=0)
-    return np.allclose(found[finite], wanted[finite], rtol=0, atol=allowed)

@@ -2,7 +2,7 @@
 
 The model's own nodes stay as they are.  If a derivative reads an inner tensor of a node that gradcheck composes of
 others, the nodes that compute this tensor are added beside the node, or replace it if they are most of it.  If a
-branch or shape depends on values of an input, the graph would be wrong for other values, and is refused.
+branch depends on values of an input, the graph would be wrong for other values, and is refused.
 """
 
 from __future__ import annotations
@@ -38,12 +38,16 @@ _TANH = OPS["", "Tanh"]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The graph for a file, with the number of added nodes, the trials behind it, and notes for the user."""
+    """The graph for a file, with the number of added nodes, the trials behind it, and notes for the user.
+
+    `by_values`: some shapes follow from values of inputs.
+    """
 
     graph: Graph
     added: int = 0
     trials: Trials = field(default_factory=lambda: Trials(({},)))
     notes: tuple[str, ...] = ()
+    by_values: bool = False
 
     @property
     def open_dims(self) -> tuple[str, ...]:
@@ -74,7 +78,7 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
     try:
         return made(tried)
     except UnsupportedError:  # at small sizes other rules may apply, such as broadcasting
-        if not tried.small:
+        if not tried.small and not tried.by_values:
             raise
         return made(tried.strict)
 
@@ -131,7 +135,8 @@ class _Composer:
         graph = replace(
             self.model.graph, inputs=inputs, outputs=tuple(outputs), nodes=tuple(kept), constants=constants, types=types
         )
-        return Written(graph, sum(i >= forward for i in needed), self.found.trials, tuple(declared.notes()))
+        added, notes = sum(i >= forward for i in needed), tuple(declared.notes())
+        return Written(graph, added, self.found.trials, notes, bool(self.found.passing))
 
     def _forward(self) -> None:
         """Adds the model's own nodes, each as it is or as the nodes that it is composed of."""
@@ -263,7 +268,7 @@ class _Composer:
     def _see(self, name: str) -> None:
         self.made.add(name)
         shape = self.found.aligned.shapes.get(name)
-        if shape and name not in self.found.passing:
+        if shape:
             self.measured.see(name, shape)
 
     def _inputs(self, read: Collection[str], outputs: Sequence[str]) -> tuple[str, ...]:

@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.autodiff.backward import units_between
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence
-from gradcheck_cli.autodiff.tape import Loose, Step, Tape
+from gradcheck_cli.autodiff.tape import Loose, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.inner import FileOps
 from gradcheck_cli.export.runs import AlignedRuns, Names, TapeRun, aligned, needed
@@ -31,7 +30,6 @@ from gradcheck_cli.graph import Array, Dim, FreshNames, TensorType
 from gradcheck_cli.graph.containers import inside
 from gradcheck_cli.model import Model
 from gradcheck_cli.op import Ops
-from gradcheck_cli.op.batching import shape_only
 from gradcheck_cli.points.dims import declared_shape, open_dims, sizes_given, symbol
 from gradcheck_cli.settings import Settings
 
@@ -54,7 +52,8 @@ class Trials:
 
     `equal` maps dimensions to the dimension that they must equal, `fixed` maps others to their only size.  The sizes
     include values of `counted` inputs.  `small` are smaller sizes, which are used if the same operators run there.
-    `loose` maps dimensions that are equal or 1 to the one that they broadcast with.
+    `loose` maps dimensions that are equal or 1 to the one that they broadcast with.  `by_values`: shapes follow from
+    values, which differ between runs even where no size does.
     """
 
     runs: tuple[Mapping[str, int], ...]
@@ -63,11 +62,13 @@ class Trials:
     loose: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, int] = field(default_factory=dict)
     counted: tuple[Count, ...] = ()
+    by_values: bool = False
 
     @property
     def strict(self) -> Trials:
         """The same without small sizes, where loose dimensions have to be equal."""
-        return replace(self, small=(), loose={}, equal={**self.equal, **self.loose})
+        runs = self.runs if self.symbols else self.runs[:1]
+        return replace(self, runs=runs, small=(), loose={}, equal={**self.equal, **self.loose}, by_values=False)
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -90,8 +91,10 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     needed = model.graph.needed_for([*targets, *(n for r in model.requests_for(targets) for n in r.reads)])
     batches = open_dims(model.graph)
     free = [d for d in batches if d not in given and d in base and _is_read(model, d, needed)]
+    changing = {n for n in model.graph.free_inputs if n not in settings.extra_feed_dict} - {c.name for c in counted}
+    by_values = bool(Dependence.on(changing, point.tape, model.graph).shapes)
     if not free and not counted:
-        return Trials((base,))
+        return Trials((base,) * (RUNS if by_values else 1), by_values=by_values)
     declared = [t.shape for t in model.graph.types.values() if t.shape is not None]
     shapes = (*declared, *(array.shape for array in model.graph.constants.values()))
     fixed = {d for shape in shapes for d in shape if isinstance(d, int)}  # sizes that open dimensions should not get
@@ -121,6 +124,7 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
         loose={d: equal[d] for d in loose},
         fixed={d: base[d] for d in free if d not in moved},
         counted=found,
+        by_values=by_values,
     )
 
 
@@ -352,14 +356,14 @@ def _tapes(
     model: Model, outputs: Sequence[str], settings: Settings, ops: Ops, found: Trials
 ) -> Iterator[tuple[Mapping[str, int], Tape]]:
     """Runs with different sizes and values; further sizes replace those at which derivatives do not run."""
-    if not found.symbols:
+    if not found.symbols and not found.by_values:
         yield found.runs[0], model.tape(outputs, replace(settings, dims=found.runs[0]), ops, on=OutlinedTape)
         return
-    done, last, loose = 0, None, Loose()
+    done, last, loose = 0, None, Loose(chance=found.by_values or bool(found.counted))
     for index, sizes in enumerate(found.runs):
         for seed in dict.fromkeys((index, 0)):
             there = replace(at(settings, sizes, found.counted), seed=seed)
-            known = Loose(frozenset(sizes[d] for d in found.loose), loose.names)
+            known = Loose(frozenset(sizes[d] for d in found.loose), loose.names, loose.chance)
             try:
                 tape = model.tape(outputs, there, ops, general=True, loose=known, on=OutlinedTape)
             except GradcheckError as error:
@@ -430,7 +434,7 @@ def _fed(tape: Tape, feeds: Mapping[str, Any]) -> set[str]:
 
 
 def _passing(model: Model, tape: Tape, outputs: Sequence[str], feeds: Collection[str]) -> frozenset[str]:
-    """Tensors whose shapes depend on values of inputs; an UnsupportedError if derivatives depend on those shapes."""
+    """Tensors whose shapes depend on values of inputs; an UnsupportedError if derivatives depend on such a branch."""
     steps = needed(tape, [tape.named[name].name for name in outputs])
     inputs = {n for n in model.graph.inputs if n not in feeds}
     found = Dependence.on(inputs, tape, model.graph)
@@ -441,24 +445,7 @@ def _passing(model: Model, tape: Tape, outputs: Sequence[str], feeds: Collection
     for guard in tape.guards:
         if guard in found.values:
             raise _fleeting(model, tape, inputs, f"the way through a branch or a loop follows from {guard!r}", guard)
-    for name in _shapes_read(model, tape, outputs, steps):
-        if name in found.shapes:
-            raise _fleeting(model, tape, inputs, f"the shape of {name!r} follows from values", name)
     return found.shapes
-
-
-def _shapes_read(model: Model, tape: Tape, outputs: Sequence[str], steps: Sequence[Step]) -> Iterator[str]:
-    """Tensors whose shapes became constants of rules and compositions."""
-    for request in model.requests_for(outputs):
-        xs, ys = ([tape.named[name].name for name in names] for names in (request.xs, request.ys))
-        yield from (*xs, *ys)
-        for unit in units_between(tape, xs, ys, request.stop):
-            if "kept" not in unit.metadata:  # nodes with subgraphs read shapes when the file is run
-                yield from (*unit.operands, *unit.outputs)
-    own = set(model.graph.tensors)
-    for step in steps:
-        if own.isdisjoint(step.node.outputs) and "kept" not in step.metadata and step.op.batching is not shape_only:
-            yield from (*step.operands, *step.node.outputs)
 
 
 def _fleeting(model: Model, tape: Tape, inputs: Iterable[str], what: str, name: str) -> UnsupportedError:

@@ -1,0 +1,77 @@
+"""Files of models in which shapes follow from values: right for every value, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli.errors import UnsupportedError
+from tests.export.open_models import open_session
+
+pytest.importorskip("onnxruntime")
+
+TOP = (
+    "g (double[T] x, int64[1] k) => (double loss) { v, i = TopK(x, k) q = Mul(v, v) loss = ReduceSum<keepdims = 0>(q) }"
+)
+FIRST = """g (double[T, 3] x, int64 n) => (double loss) {
+  zero = Constant<value = int64 {0}>() one = Constant<value = int64 {1}>() r = Range(zero, n, one) k = Gather(x, r)
+  q = Mul(k, k) loss = ReduceSum<keepdims = 0>(q) }"""
+MASK = "zero = Constant<value = double {0}>() c = Greater(x, zero) i = NonZero(c) at = Transpose<perm = [1, 0]>(i)"
+TAKEN = """g (double[T, 3] x, bool[T] c) => (double loss) {
+  k = Compress<axis = 0>(x, c) s = Sin(k) q = Mul(s, s) loss = ReduceSum<keepdims = 0>(q) }"""
+POSITIVE = (
+    f"g (double[T, 3] x) => (double loss) {{ {MASK} k = GatherND(x, at) s = Sin(k) loss = ReduceSum<keepdims = 0>(s) }}"
+)
+MEAN = f"g (double[T, 3] x) => (double loss) {{ {MASK} k = GatherND(x, at) s = Sin(k) loss = ReduceMean<keepdims = 0>(s) }}"
+BRANCHES = """g (double[T] x) => (double loss) {
+  total = ReduceSum<keepdims = 0>(x) zero = Constant<value = double {0}>() c = Greater(total, zero)
+  one = Constant<value_ints = [1]>() all = Constant<value_ints = [1000]>()
+  h = If(c) <then_branch = t () => (double[A] p) { p = Slice(x, one, all) }, else_branch = e () => (double[B] q) {
+    q = Identity(x) }> s = Mul(h, h) loss = ReduceSum<keepdims = 0>(s) }"""
+DISTINCT = "g (double[T] x) => (double loss) { u = Unique(x) s = Sin(u) loss = ReduceSum<keepdims = 0>(s) }"
+CASES = [
+    *((TOP, t, {"k": [k]}) for t, k in ((6, 2), (6, 6), (1, 1), (20, 17), (5, 0), (40, 30))),
+    *((FIRST, t, {"n": n}) for t, n in ((6, 2), (6, 6), (1, 1), (20, 17), (5, 0), (40, 30))),
+    *((TAKEN, t, {"c": c}) for t, c in ((4, [1, 0, 1, 1]), (3, [0, 0, 0]), (1, [1]), (9, [1] * 9))),
+    *((text, t, {}) for text in (POSITIVE, MEAN, BRANCHES) for t in (1, 2, 5, 12)),
+]
+STEP = 1e-5
+
+
+def saved(text: str, folder: Path) -> onnx.ModelProto:
+    """The model, which is written with the file of its gradient."""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {text}')
+    onnx.save(model, folder / "m.onnx")
+    loaded = gc.load(folder / "m.onnx")
+    (gradient,) = gc.gradients(loaded["loss"], [loaded["x"]])
+    gc.save(loaded, folder / "g.onnx", [gradient])
+    return model
+
+
+@pytest.mark.parametrize(("text", "length", "given"), CASES, ids=lambda v: "" if isinstance(v, str) else str(v))
+def test_a_file_is_right_for_every_value(text: str, length: int, given: dict[str, Any], tmp_path: Path) -> None:
+    model = saved(text, tmp_path)
+    shape = tuple(d.dim_value or length for d in model.graph.input[0].type.tensor_type.shape.dim)
+    types = {"c": np.bool_, "k": np.int64, "n": np.int64}
+    feeds = {"x": np.random.default_rng(length).normal(size=shape)}
+    feeds.update((name, np.array(value, types[name])) for name, value in given.items())
+    forward = open_session(tmp_path / "m.onnx")
+    (found,) = open_session(tmp_path / "g.onnx").run(None, feeds)
+    expected = np.zeros(shape)
+    for place in np.ndindex(*shape):
+        step = np.zeros(shape)
+        step[place] = STEP
+        (up,), (down,) = (forward.run(None, {**feeds, "x": feeds["x"] + side * step}) for side in (1, -1))
+        expected[place] = (up - down) / (2 * STEP)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-8)
+
+
+def test_shapes_that_agree_by_chance_alone_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="shapes follow from values"):
+        saved(DISTINCT, tmp_path)
+    assert not (tmp_path / "g.onnx").exists()
