@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,15 @@ from typing import Any
 _ROOT = Path(__file__).parent.parent
 
 
-def alone(function: str, /, **arguments: Any) -> tuple[Any, float]:
-    """The result of `module:function` in a fresh interpreter, as far as JSON can say it, and the peak in MB."""
+def alone(function: str, variables: Mapping[str, str] | None = None, /, **arguments: Any) -> tuple[Any, float]:
+    """The result of `module:function` in a fresh interpreter, as far as JSON can say it, and the peak in MB.
+
+    `variables` are added to its environment, for what libraries read while they are imported.
+    """
     command = [sys.executable, "-m", "benchmarks.alone", function, json.dumps(arguments)]
-    ran = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(_ROOT)}, capture_output=True, text=True)
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    given = {**os.environ, **(variables or {}), "PYTHONPATH": path}
+    ran = subprocess.run(command, env=given, capture_output=True, text=True)
     if ran.returncode:
         said = ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"]
         raise RuntimeError(f"{function}: {said[-1]}")

@@ -1,4 +1,4 @@
-"""Full and directional gradient checks of four functions, in process and warm: gradcheck beside its peers.
+"""Full and directional gradient checks of the cases, in process and warm: gradcheck beside its peers.
 
 python -m benchmarks.jacobians
 """
@@ -24,8 +24,8 @@ _H = 1e-6  # of JAX's central differences
 Check = Callable[[], Any]
 
 
-def ours(case: Case) -> Iterator[tuple[str, Check]]:
-    """gradcheck's ways; each must pass."""
+def ours(case: Case, jobs: int | None = None) -> Iterator[tuple[str, Check]]:
+    """gradcheck's ways, on so many threads or all cores; each must pass."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "case.onnx"
         onnx.save(case.model(), path)
@@ -33,7 +33,8 @@ def ours(case: Case) -> Iterator[tuple[str, Check]]:
 
     def run(**settings: Any) -> None:
         # No peer holds its forward run against another runtime.
-        report = gradcheck_cli.check(model, "x", "y", x_init_value={"x": case.x}, forward="internal", **settings)
+        settings |= {"x_init_value": {"x": case.x}, "forward": "internal", "jobs": jobs}
+        report = gradcheck_cli.check(model, "x", "y", **settings)
         assert report.exit_code == 0, report.checks[0]
 
     yield "auto", lambda: run(mode="full")
@@ -120,25 +121,33 @@ PEERS: dict[Ways, tuple[str, ...]] = {
     autograd_ways: ("autograd",),
 }
 OURS = ("auto", "richardson", "directional")
+HEAD = ("case", "way", "seconds", *(f"{way}: times faster" for way in OURS))
 SLOW = ("tensorflow", "jax with compiling", "numdifftools")  # timed once
 COLD = ("jax with compiling", "numdifftools")  # of them those that have nothing to warm up
 
 
 def tables(quick: bool = False) -> Iterator[Table]:
-    """One table: seconds of each way for each case, and how many times faster our three are."""
-    table = Table("Jacobians", ("case", "way", "seconds", *(f"{way}: times faster" for way in OURS)))
-    for case in CASES[:1] if quick else CASES:
-        ways, missing = dict(ours(case)), {}
-        for peer, names in PEERS.items():
-            found, lost = working(dict(peer(case)))
-            ways.update(found)
-            missing.update({name: "absent" for name in names if name not in found} | lost)
-        taken = taken_by(ways, rounds=2 if quick else 5)
-        for name in taken:
-            table.add(case.name, name, statistics.median(taken[name]), *(ratio(taken, name, way) for way in OURS))
-        for name, why in missing.items():
-            table.add(case.name, name, why, *[""] * len(OURS))
-    yield table
+    """One table."""
+    yield Table("Jacobians", HEAD, rows(quick))
+
+
+def rows(quick: bool, jobs: int | None = None) -> list[tuple[Any, ...]]:
+    """Seconds of each way for each case, and how many times faster our three are."""
+    return [row for case in (CASES[:1] if quick else CASES) for row in rows_of(case, 2 if quick else 5, jobs)]
+
+
+def rows_of(case: Case, rounds: int, jobs: int | None) -> Iterator[tuple[Any, ...]]:
+    """The rows of one case."""
+    ways, missing = dict(ours(case, jobs)), {}
+    for peer, names in PEERS.items():
+        found, lost = working(dict(peer(case)))
+        ways.update(found)
+        missing.update({name: "absent" for name in names if name not in found} | lost)
+    taken = taken_by(ways, rounds)
+    for name in taken:
+        yield case.name, name, statistics.median(taken[name]), *(ratio(taken, name, way) for way in OURS)
+    for name, why in missing.items():
+        yield case.name, name, why, *[""] * len(OURS)
 
 
 def working(ways: dict[str, Check]) -> tuple[dict[str, Check], dict[str, str]]:

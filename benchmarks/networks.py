@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 Array = NDArray[np.float32]
+Function: TypeAlias = Callable[[Any, Any], Any]  # (library, x) -> y
+Block: TypeAlias = Callable[[Any, Any, int, int, int], tuple[Any, int]]  # (library, x, channels read, inside, stride)
 _EPSILON = 1e-5
 
 
@@ -38,8 +40,11 @@ class Nodes:
         self.weights[name] = drawn + np.float32(mean)
         return name
 
-    def conv(self, x: str, w: str, stride: int, pad: int) -> str:
-        return self._node("Conv", x, w, strides=[stride] * 2, pads=[pad] * 4)
+    def conv(self, x: str, w: str, stride: int, pad: int, groups: int = 1) -> str:
+        return self._node("Conv", x, w, strides=[stride] * 2, pads=[pad] * 4, group=groups)
+
+    def conv_transpose(self, x: str, w: str, stride: int) -> str:
+        return self._node("ConvTranspose", x, w, strides=[stride] * 2)
 
     def batch_norm(self, x: str, *parameters: str) -> str:
         return self._node("BatchNormalization", x, *parameters, epsilon=_EPSILON)
@@ -47,8 +52,11 @@ class Nodes:
     def layer_norm(self, x: str, scale: str, bias: str) -> str:
         return self._node("LayerNormalization", x, scale, bias, epsilon=_EPSILON)
 
-    def max_pool(self, x: str) -> str:
-        return self._node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    def max_pool(self, x: str, kernel: int) -> str:
+        return self._node("MaxPool", x, kernel_shape=[kernel] * 2, strides=[2, 2], pads=[(kernel - 1) // 2] * 4)
+
+    def concatenate(self, *images: str) -> str:
+        return self._node("Concat", *images, axis=1)
 
     def mean_over_space(self, x: str) -> str:
         return self._node("Flatten", self._node("GlobalAveragePool", x))
@@ -74,6 +82,12 @@ class Nodes:
     def gelu(self, x: str) -> str:
         return self._node("Gelu", x, approximate="tanh")
 
+    def hard_sigmoid(self, x: str) -> str:
+        return self._node("HardSigmoid", x, alpha=1 / 6)
+
+    def hard_swish(self, x: str) -> str:
+        return self._node("HardSwish", x)
+
     def __getattr__(self, name: str) -> Callable[..., str]:
         return lambda *operands: self._node({"matmul": "MatMul"}.get(name, name.title()), *operands)
 
@@ -97,8 +111,11 @@ class TorchArrays:
     def causal(self, scores: Any, size: int) -> Any:
         return scores + self.weight()
 
-    def conv(self, x: Any, w: Any, stride: int, pad: int) -> Any:
-        return self.torch.nn.functional.conv2d(x, w, stride=stride, padding=pad)
+    def conv(self, x: Any, w: Any, stride: int, pad: int, groups: int = 1) -> Any:
+        return self.torch.nn.functional.conv2d(x, w, stride=stride, padding=pad, groups=groups)
+
+    def conv_transpose(self, x: Any, w: Any, stride: int) -> Any:
+        return self.torch.nn.functional.conv_transpose2d(x, w, stride=stride)
 
     def batch_norm(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
         return self.torch.nn.functional.batch_norm(x, mean, var, scale, bias, eps=_EPSILON)
@@ -106,8 +123,11 @@ class TorchArrays:
     def layer_norm(self, x: Any, scale: Any, bias: Any) -> Any:
         return self.torch.nn.functional.layer_norm(x, scale.shape, scale, bias, eps=_EPSILON)
 
-    def max_pool(self, x: Any) -> Any:
-        return self.torch.nn.functional.max_pool2d(x, 3, 2, 1)
+    def max_pool(self, x: Any, kernel: int) -> Any:
+        return self.torch.nn.functional.max_pool2d(x, kernel, 2, (kernel - 1) // 2)
+
+    def concatenate(self, *images: Any) -> Any:
+        return self.torch.concatenate(images, 1)
 
     def mean_over_space(self, x: Any) -> Any:
         return x.mean((2, 3))
@@ -124,6 +144,12 @@ class TorchArrays:
     def gelu(self, x: Any) -> Any:
         return self.torch.nn.functional.gelu(x, approximate="tanh")
 
+    def hard_sigmoid(self, x: Any) -> Any:
+        return self.torch.nn.functional.hardsigmoid(x)
+
+    def hard_swish(self, x: Any) -> Any:
+        return self.torch.nn.functional.hardswish(x)
+
     def softmax(self, x: Any) -> Any:
         return self.torch.softmax(x, -1)
 
@@ -138,7 +164,7 @@ class Network:
     name: str
     x_shape: tuple[int, ...]
     y_shape: tuple[int, ...]
-    function: Callable[[Any, Any], Any]
+    function: Function
 
     def write(self, path: Path) -> Mapping[str, Array]:
         """The model as a file, float32 with drawn weights; gives the weights."""
@@ -158,36 +184,103 @@ class Network:
         return lambda x: self.function(TorchArrays(torch, held), x)
 
 
-def resnet(stages: Sequence[int] = (3, 4, 6, 3), width: int = 64, classes: int = 1000) -> Callable[[Any, Any], Any]:
-    """ResNet with bottlenecks; the default is ResNet-50."""
+def unit(xp: Any, x: Any, read: int, made: int, kernel: int, stride: int = 1, groups: int = 1) -> Any:
+    """A convolution that keeps the image's size but for the stride, then a batch normalization."""
+    w = xp.weight(made, read // groups, kernel, kernel)
+    statistics = xp.weight(made, mean=1), xp.weight(made), xp.weight(made), xp.weight(made, mean=1)
+    return xp.batch_norm(xp.conv(x, w, stride, kernel // 2, groups), *statistics)
 
-    def unit(xp: Any, x: Any, made: int, read: int, kernel: int, stride: int) -> Any:
-        w = xp.weight(made, read, kernel, kernel)
-        statistics = xp.weight(made, mean=1), xp.weight(made), xp.weight(made), xp.weight(made, mean=1)
-        return xp.batch_norm(xp.conv(x, w, stride, kernel // 2), *statistics)
 
-    def block(xp: Any, x: Any, read: int, inner: int, stride: int) -> Any:
-        h = xp.relu(unit(xp, x, inner, read, 1, 1))
-        h = unit(xp, xp.relu(unit(xp, h, inner, inner, 3, stride)), 4 * inner, inner, 1, 1)
-        return xp.relu(xp.add(h, x if read == 4 * inner and stride == 1 else unit(xp, x, 4 * inner, read, 1, stride)))
+def linear(xp: Any, x: Any, read: int, made: int) -> Any:
+    """A product with weights, and a bias."""
+    return xp.add(xp.matmul(x, xp.weight(read, made)), xp.weight(made))
+
+
+def basic(xp: Any, x: Any, read: int, inner: int, stride: int) -> tuple[Any, int]:
+    """Two 3x3 convolutions beside a shortcut, and the number of channels."""
+    h = unit(xp, xp.relu(unit(xp, x, read, inner, 3, stride)), inner, inner, 3)
+    return _beside(xp, h, x, read, inner, stride), inner
+
+
+def bottleneck(xp: Any, x: Any, read: int, inner: int, stride: int) -> tuple[Any, int]:
+    """Fewer channels, a 3x3 convolution, and four times as many channels, beside a shortcut; and their number."""
+    h = xp.relu(unit(xp, x, read, inner, 1))
+    h = unit(xp, xp.relu(unit(xp, h, inner, inner, 3, stride)), inner, 4 * inner, 1)
+    return _beside(xp, h, x, read, 4 * inner, stride), 4 * inner
+
+
+def _beside(xp: Any, h: Any, x: Any, read: int, made: int, stride: int) -> Any:
+    return xp.relu(xp.add(h, x if read == made and stride == 1 else unit(xp, x, read, made, 1, stride)))
+
+
+def resnet(
+    stages: Sequence[int] = (3, 4, 6, 3), width: int = 64, classes: int = 1000, block: Block = bottleneck
+) -> Function:
+    """ResNet; the default is ResNet-50."""
 
     def function(xp: Any, x: Any) -> Any:
-        h, read = xp.max_pool(xp.relu(unit(xp, x, width, x_channels, 7, 2))), width
+        h, read = xp.max_pool(xp.relu(unit(xp, x, 3, width, 7, 2)), 3), width
         for stage, count in enumerate(stages):
             for index in range(count):
-                inner = width << stage
-                h, read = block(xp, h, read, inner, 2 if stage and not index else 1), 4 * inner
-        return xp.add(xp.matmul(xp.mean_over_space(h), xp.weight(read, classes)), xp.weight(classes))
+                h, read = block(xp, h, read, width << stage, 2 if stage and not index else 1)
+        return linear(xp, xp.mean_over_space(h), read, classes)
 
-    x_channels = 3
     return function
 
 
-def transformer(blocks: int, size: int, heads: int, tokens: int, vocabulary: int) -> Callable[[Any, Any], Any]:
-    """A decoder as in GPT-2, from embedded tokens to logits."""
+Row: TypeAlias = tuple[int, int, int, bool, str, int]
+_SMALL: tuple[Row, ...] = (  # kernel, channels inside and behind, squeeze-and-excitation, activation, stride
+    (3, 16, 16, True, "relu", 2), (3, 72, 24, False, "relu", 2), (3, 88, 24, False, "relu", 1),
+    (5, 96, 40, True, "hard_swish", 2), (5, 240, 40, True, "hard_swish", 1), (5, 240, 40, True, "hard_swish", 1),
+    (5, 120, 48, True, "hard_swish", 1), (5, 144, 48, True, "hard_swish", 1), (5, 288, 96, True, "hard_swish", 2),
+    (5, 576, 96, True, "hard_swish", 1), (5, 576, 96, True, "hard_swish", 1),
+)  # fmt: skip
 
-    def linear(xp: Any, x: Any, read: int, made: int) -> Any:
-        return xp.add(xp.matmul(x, xp.weight(read, made)), xp.weight(made))
+
+def mobilenet(rows: Sequence[Row] = _SMALL, classes: int = 1000) -> Function:
+    """MobileNetV3; the default is its small one."""
+
+    def squeezed(xp: Any, x: Any, size: int) -> Any:
+        inner = max(8, (size // 4 + 4) // 8 * 8)
+        shares = linear(xp, xp.relu(linear(xp, xp.mean_over_space(x), size, inner)), inner, size)
+        return xp.mul(x, xp.reshape(xp.hard_sigmoid(shares), 1, size, 1, 1))
+
+    def block(xp: Any, x: Any, read: int, row: Row) -> Any:
+        kernel, inner, made, squeezes, bend, stride = row
+        h = x if inner == read else getattr(xp, bend)(unit(xp, x, read, inner, 1))
+        h = getattr(xp, bend)(unit(xp, h, inner, inner, kernel, stride, groups=inner))
+        h = unit(xp, squeezed(xp, h, inner) if squeezes else h, inner, made, 1)
+        return xp.add(x, h) if read == made and stride == 1 else h
+
+    def function(xp: Any, x: Any) -> Any:
+        h, read = xp.hard_swish(unit(xp, x, 3, 16, 3, 2)), 16
+        for row in rows:
+            h, read = block(xp, h, read, row), row[2]
+        h = xp.mean_over_space(xp.hard_swish(unit(xp, h, read, 6 * read, 1)))
+        return linear(xp, xp.hard_swish(linear(xp, h, 6 * read, 1024)), 1024, classes)
+
+    return function
+
+
+def unet(levels: int = 3, width: int = 16, channels: int = 1) -> Function:
+    """U-Net: at every level half the size and twice the channels, then back beside what was there on the way down."""
+
+    def double(xp: Any, x: Any, read: int, made: int) -> Any:
+        return xp.relu(unit(xp, xp.relu(unit(xp, x, read, made, 3)), made, made, 3))
+
+    def level(xp: Any, x: Any, read: int, made: int, below: int) -> Any:
+        h = double(xp, x, read, made)
+        if not below:
+            return h
+        deep = level(xp, xp.max_pool(h, 2), made, 2 * made, below - 1)
+        wide = xp.conv_transpose(deep, xp.weight(2 * made, made, 2, 2), 2)
+        return double(xp, xp.concatenate(h, wide), 2 * made, made)
+
+    return lambda xp, x: xp.conv(level(xp, x, 3, width, levels), xp.weight(channels, width, 1, 1), 1, 0)
+
+
+def transformer(blocks: int, size: int, heads: int, tokens: int, vocabulary: int) -> Function:
+    """A decoder as in GPT-2, from embedded tokens to logits."""
 
     def norm(xp: Any, x: Any) -> Any:
         return xp.layer_norm(x, xp.weight(size, mean=1), xp.weight(size))

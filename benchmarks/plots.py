@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.jacobians import OURS
 from benchmarks.libraries import installed
 from benchmarks.table import Table
 
 _OWN = "#1f5a99"
+_PANELS = ("Jacobians", "Jacobians, one thread")  # titles of tables that have a panel for each case
+_BESIDE = 4  # panels at most
 _BARS = {  # title of a table: the column of names and that of lengths
     "Product kernels": ("products", "faster than NumPy"),
     "Scaling: threads": ("what", "times faster"),
@@ -35,8 +39,8 @@ def draw(tables: Sequence[Table], folder: Path) -> list[Path]:
     drawn = []
     for table in tables:
         rows = table.records
-        if table.title == "Jacobians":
-            drawn.append(_jacobians(rows, folder / "jacobians.png"))
+        if table.title in _PANELS:
+            drawn.append(_jacobians(table.title, rows, folder / _file(table.title)))
         elif table.title in _BARS:
             drawn.append(_bars(table.title, rows, *_BARS[table.title], folder / _file(table.title)))
         elif table.title in _CURVES:
@@ -48,29 +52,31 @@ def _file(title: str) -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in title.lower()).split()) + ".png"
 
 
-def _jacobians(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
+def _jacobians(title: str, rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
     """Seconds of every way, a panel for each case."""
     from matplotlib import pyplot as plt
 
     cases = list(dict.fromkeys(row["case"] for row in rows))
-    figure, axes = plt.subplots(1, len(cases), figsize=(3.4 * len(cases), 3.6), squeeze=False, layout="constrained")
+    across, down = min(len(cases), _BESIDE), math.ceil(len(cases) / _BESIDE)
+    figure, axes = plt.subplots(down, across, figsize=(3.4 * across, 3.6 * down), squeeze=False, layout="constrained")
     ways = list(dict.fromkeys(row["way"] for row in rows if isinstance(row["seconds"], float)))[::-1]
-    for axis, case in zip(axes[0], cases, strict=True):
+    for axis in axes.flat[len(cases) :]:
+        axis.set_visible(False)
+    for axis, case in zip(axes.flat, cases, strict=False):
         taken = {row["way"]: row["seconds"] for row in rows if row["case"] == case}
         for place, way in enumerate(ways):
             seconds = taken.get(way)
-            own = way in ("auto", "richardson", "directional")
             if isinstance(seconds, float):
-                axis.barh(place, seconds, color=_OWN if own else "#b0b0b0")
+                axis.barh(place, seconds, color=_OWN if way in OURS else "#b0b0b0")
                 axis.text(seconds * 1.1, place, f"{seconds:.2g}", va="center", fontsize=7)
         axis.set_xscale("log")
         axis.set_xmargin(0.2)
         axis.set_title(case, fontsize=9)
         axis.set_xlabel("seconds", fontsize=8)
         axis.tick_params(labelsize=7)
-        axis.set_yticks(range(len(ways)), ways if axis is axes[0][0] else [""] * len(ways))
+        axis.set_yticks(range(len(ways)), ways if axis in axes[:, 0] else [""] * len(ways))
         axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle("Gradient checks in process: gradcheck (blue) and its peers", fontsize=10)
+    figure.suptitle(f"{title}: gradient checks in process, gradcheck (blue) and its peers", fontsize=10)
     return _saved(figure, path)
 
 

@@ -11,7 +11,9 @@ from multiprocessing import get_context
 
 from benchmarks.table import Table
 
-SUITES = ("kernels", "convolutions", "jacobians", "limit", "processes", "models", "scaling", "zoo")
+SUITES = (
+    "kernels", "convolutions", "jacobians", "one_thread", "limit", "processes", "models", "real_sizes", "scaling", "zoo",
+)  # fmt: skip
 
 
 def run(names: Sequence[str], quick: bool = False) -> Iterator[Table]:

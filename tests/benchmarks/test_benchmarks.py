@@ -14,12 +14,13 @@ import onnx
 import onnx.reference
 import pytest
 
-from benchmarks import goals, models, plots, readme, suites, table, timing
+from benchmarks import goals, models, plots, readme, real_sizes, suites, table, timing
 from benchmarks.alone import alone
 from benchmarks.cases import CASES, Case
 from benchmarks.goals import Goal
+from benchmarks.jacobians import HEAD
 from benchmarks.libraries import numpy_library
-from benchmarks.networks import Network, resnet
+from benchmarks.networks import Function, Network, Nodes, basic, mobilenet, resnet, unet
 from benchmarks.table import Table
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.formats.onnx.read import read_proto
@@ -30,10 +31,18 @@ from tests.rounding import assert_rounded
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_case_is_the_same_function_for_gradcheck_and_for_a_peer(case: Case):
     ours = trace(read_proto(case.model()).graph, {"x": case.x}, ops=OPS).named["y"].value
-    np.testing.assert_allclose(ours, case.function(numpy_library(), case.weights, case.x).reshape(case.y_shape), 1e-9)
+    theirs = case.function(numpy_library(), case.weights, case.x).reshape(case.y_shape)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12 * np.abs(theirs).max())
 
 
-TINY_RESNET = Network("tiny ResNet", (1, 3, 32, 32), (1, 5), resnet((1, 1), width=4, classes=5))
+ROWS = ((3, 16, 24, True, "relu", 2), (5, 48, 24, True, "hard_swish", 1))
+TINY = (
+    models.TINY,
+    Network("tiny ResNet", (1, 3, 32, 32), (1, 5), resnet((1, 1), width=4, classes=5)),
+    Network("tiny ResNet without bottlenecks", (1, 3, 32, 32), (1, 5), resnet((1, 1), 4, classes=5, block=basic)),
+    Network("tiny MobileNet", (1, 3, 16, 16), (1, 5), mobilenet(ROWS, classes=5)),
+    Network("tiny U-Net", (1, 3, 16, 16), (1, 2, 16, 16), unet(2, width=4, channels=2)),
+)
 
 
 def behind(model: onnx.ModelProto) -> int:
@@ -41,7 +50,7 @@ def behind(model: onnx.ModelProto) -> int:
     return sum(int(np.prod(weight.dims[1:])) for weight in model.graph.initializer)
 
 
-@pytest.mark.parametrize("network", [models.TINY, TINY_RESNET], ids=lambda network: network.name)
+@pytest.mark.parametrize("network", TINY, ids=lambda network: network.name)
 def test_a_network_is_the_same_function_for_gradcheck_onnx_and_torch(network: Network, tmp_path: Path):
     weights = network.write(tmp_path / "network.onnx")
     model = onnx.load(tmp_path / "network.onnx")
@@ -55,11 +64,30 @@ def test_a_network_is_the_same_function_for_gradcheck_onnx_and_torch(network: Ne
     np.testing.assert_allclose(network.in_torch(torch, weights)(torch.tensor(x).double()), ours, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.slow
-def test_resnet_50_has_as_many_weights_as_the_original(tmp_path: Path):
-    weights = Network("ResNet-50", (1, 3, 224, 224), (1, 1000), resnet()).write(tmp_path / "resnet.onnx")
-    statistics = 2 * 26_560  # means and variances, which PyTorch does not count among the parameters
-    assert sum(value.size for value in weights.values()) == 25_557_032 + statistics
+@pytest.mark.parametrize("function, parameters", [
+    pytest.param(resnet(), 25_557_032, id="ResNet-50", marks=pytest.mark.slow),
+    pytest.param(resnet((2, 2, 2, 2), block=basic), 11_689_512, id="ResNet-18"),
+    pytest.param(mobilenet(), 2_542_856, id="MobileNetV3-small"),
+])  # fmt: skip
+def test_a_network_has_as_many_parameters_as_the_original(function: Function, parameters: int):
+    built = Nodes()
+    function(built, "x")
+    normalized = [node for node in built.nodes if node.op_type == "BatchNormalization"]
+    statistics = {name for node in normalized for name in node.input[3:]}  # means and variances: no parameters
+    assert sum(w.size for name, w in built.weights.items() if name not in statistics) == parameters
+
+
+def test_a_check_at_a_real_size_says_what_was_compared_or_why_it_was_stopped(tmp_path: Path):
+    TINY[0].write(path := tmp_path / "network.onnx")
+    full, nodes, stopped = (
+        real_sizes.check_file(str(path), mode, timeout)[1:]
+        for mode, timeout in (("full", 60), ("nodes", 60), ("full", 1e-6))
+    )
+    assert full == ("pass", "1,280 of 1,280 entries")
+    assert nodes[0] == "pass"
+    assert nodes[1].endswith(" nodes")
+    assert stopped[0] == "limit"
+    assert "took more than" in stopped[1]
 
 
 def test_a_ratio_is_the_median_of_the_rounds():
@@ -134,19 +162,23 @@ def test_memory_is_that_of_a_process_of_its_own():
     assert 0 < small < 2 * large < 2000
 
 
+def test_a_call_alone_has_variables_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", "peers")
+    assert alone("os:getenv", {"OMP_NUM_THREADS": "1"}, key="OMP_NUM_THREADS")[0] == "1"
+    assert alone("os:getenv", key="PYTHONPATH")[0].endswith("peers")
+
+
 def test_a_call_that_fails_alone_says_why():
     with pytest.raises(RuntimeError, match="math:prod: TypeError: prod"):
         alone("math:prod", iterable=3)
 
 
-OURS = ("auto", "richardson", "directional")
-
-
 def test_results_go_to_files_and_from_there_into_a_readme(tmp_path: Path):
     made = [Table("Product kernels", ("products", "faster than NumPy"), [("float64 large", 1.25)]),
-            Table("Jacobians", ("case", "way", "seconds", *(f"{way}: times faster" for way in OURS)),
+            Table("Jacobians", HEAD,
                   [("MLP", "auto", 0.01, 1.0, 1.0, 1.0), ("MLP", "torch slow", 0.07, 7.03, 4.0, 9.0),
-                   ("MLP", "jax", "absent", "", "", "")])]  # fmt: skip
+                   ("MLP", "jax", "absent", "", "", "")]),
+            Table("Jacobians, one thread", HEAD, [(name, "auto", 0.01, 1.0, 1.0, 1.0) for name in "abcde"])]  # fmt: skip
     made.append(goals.table_of(made))
     table.write_all(made, 60.0, tmp_path)
     plots.draw(made, tmp_path)
@@ -161,7 +193,8 @@ def test_results_go_to_files_and_from_there_into_a_readme(tmp_path: Path):
         in (tmp_path / "benchmarks.md").read_text()
     )
     assert results["versions"]["numpy"] in text
-    assert (tmp_path / "product-kernels.png").stat().st_size > 1000
+    for name in ("product-kernels", "jacobians", "jacobians-one-thread"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 1000
     assert "## Product kernels" in (tmp_path / "benchmarks.md").read_text()
 
 
