@@ -18,6 +18,7 @@ from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.problem import Problem
 from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.complex_step import linear_groups
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.graph import is_inexact
 from gradcheck_cli.graph.memory import generous, owned, spell
@@ -112,7 +113,7 @@ def _backward(steps: Sequence[Step], values: TapeValues) -> float:
     """Bytes of a backward pass through some steps."""
 
     def made(*, linear: bool) -> float:
-        here = [step for step in steps if bool(step.op.linear) is linear]
+        here = [step for step in steps if bool(linear_groups(step)) is linear]
         return float(owned(values.like(n) for step in here for n in step.node.outputs if n in values))
 
     return _LINEAR * made(linear=True) + _OTHER * made(linear=False)

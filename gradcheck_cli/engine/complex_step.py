@@ -24,7 +24,7 @@ from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.engine.rounding import Moves, RandomRounding, factors
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.op.batching import Kernel, elementwise, takes_stacks
+from gradcheck_cli.op.batching import Kernel, elementwise, linearity, takes_stacks
 from gradcheck_cli.op.box_rules import Restricted, same_place
 from gradcheck_cli.op.boxes import BoxStack, Shape, Stack, dense
 from gradcheck_cli.op.fusion import Formula, expressed, segments, total
@@ -62,7 +62,7 @@ class Pushforward:
         outputs = [n for n in step.node.outputs if n and is_inexact(self.tape.values[n].dtype)]
         if not any(live) or not outputs:
             return {}
-        if step.op.linear:
+        if linear_groups(step):
             made = self.linear(step, tangents)
             if made is None:  # only operands that select carry a tangent
                 return {}
@@ -222,14 +222,15 @@ def _slope(function: Kernel, x: Array) -> Array:
 
 def linear_groups(step: Step) -> Sequence[Sequence[int]]:
     """Groups of operands, by position: a step is linear in the operands of one group at a time."""
-    return [(i,) for i in range(len(step.operands))] if step.op.linear == "each" else step.op.linear
+    linear = linearity(step.op.linear, step.metadata)
+    return [(i,) for i in range(len(step.operands))] if linear == "each" else linear
 
 
 def selecting(step: Step) -> tuple[bool, ...]:
     """Operands in which the kernel is not linear choose among the entries of the others."""
-    if step.op.linear == "each":
+    if linearity(step.op.linear, step.metadata) == "each":
         return (False,) * len(step.operands)
-    data = {i for group in step.op.linear for i in group}
+    data = {i for group in linear_groups(step) for i in group}
     return tuple(i not in data for i in range(len(step.operands)))
 
 
@@ -484,7 +485,7 @@ class _Planner:
             return through  # it makes no tangent
         self.live.update(outputs)
         if step.op.batching is elementwise and not step.op.many and self._plain(step, moving):
-            terms = self._linear(step, moving) if step.op.linear else self._slopes(index, step, moving)
+            terms = self._linear(step, moving) if groups else self._slopes(index, step, moving)
             if terms is not None:
                 return Formula(outputs[0], self.values.like(outputs[0]).shape, _FLOAT64, *terms)
         if groups:

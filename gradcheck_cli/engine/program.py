@@ -223,7 +223,7 @@ class Program:
         """The first step that has no complex kernel, or works on complex numbers already."""
         for _, step in self.steps:
             complex_valued = any(self.tape.values.like(n).dtype.kind == "c" for n in step.operands if n)
-            if complex_valued or not (step.op.analytic or step.op.linear):
+            if complex_valued or not (step.op.analytic or linear_groups(step)):
                 return step
         return None
 
@@ -503,7 +503,7 @@ def _on_boxes(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], *
     if step.op.box_rule is None or len(box_stacks) < len(stacks) or not live.keys().isdisjoint(step.statics):
         return None
     bases = None if any(p.base is None for p in box_stacks) else pushforward.tape.values
-    if step.op.linear and step.op.box_rule not in VALUES:
+    if linear_groups(step) and step.op.box_rule not in VALUES:
         moves = {n: p.moves() for n, p in stacks.items() if isinstance(p, BoxStack)}
         return _linear_on_boxes(pushforward, step, moves, bases)
     operands = [stacks.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]

@@ -22,6 +22,7 @@ from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean, res
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.graph.containers import CONTAINERS, described
 from gradcheck_cli.graph.memory import require, require_broadcast
+from gradcheck_cli.op import batching as rules
 from gradcheck_cli.op.batching import BatchingRule, Kernel, Nest, OutlineRule, elementwise, loop, shape_only, spread_out
 from gradcheck_cli.op.box_rules import BoxRule, same_place
 from gradcheck_cli.op.sparsity import SparsityRule
@@ -134,13 +135,12 @@ class Op:
     batching  the batching rule: runs the kernel for a stack of probes (`gradcheck_cli/op/batching.py`).
     outline   the outline rule: shape and dtype of a result, without numbers (there too).  None: it has to be computed.
     static    metadata that ONNX passes as an input: keyword -> index of that input.
-    linear    groups of operands; the operator is a sum over the groups of something linear in each operand of the
-              group.  "each": every operand is a group of its own.
+    linear    groups of operands, or a function of attributes that gives them; the operator is a sum over the groups of
+              something linear in each operand of the group.  "each": every operand is a group of its own.
     analytic  the kernel takes complex operands and decides on their real parts, so that a complex step goes through.
     step      the kernel's analytic continuation, if `forward` does something else on complex operands (Abs, Max).
-    sparsity  the sparsity rule: the operands' entries that an entry of a result depends on
-              (`gradcheck_cli/op/sparsity.py`).  None: the entries at the same place if its batching rule is
-              `elementwise`, else all entries.
+    sparsity  the sparsity rule: the operands' entries that an entry of a result depends on (`op/sparsity.py`).  None:
+              the entries at the same place if its batching rule is `elementwise`, else all entries.
     boxes     the box rule: the box of a result that a box of an operand reaches (`gradcheck_cli/op/box_rules.py`).
               None: the same box if its batching rule is `elementwise`; else stacks are made whole.
     branch    `(*arrays, **metadata) -> array`: the active piece of a piecewise operator, entry by entry.
@@ -200,7 +200,7 @@ class Op:
     batching: BatchingRule = loop
     domain: str = ""
     static: Mapping[str, int] = field(default_factory=dict)
-    linear: tuple[tuple[int, ...], ...] | Literal["each"] = ()
+    linear: rules.Groups | Callable[[Metadata], rules.Groups] = ()
     composed: bool = False
     analytic: bool = True
     step: Kernel | None = None

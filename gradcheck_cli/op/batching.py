@@ -11,7 +11,7 @@ not fit each other.  An operator whose shapes follow from values, or whose kerne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -23,6 +23,7 @@ Operands: TypeAlias = Sequence[Any]  # arrays, None for one that is left out
 BatchingRule: TypeAlias = Callable[[Kernel, Operands, Sequence[bool], Mapping[str, Any]], Any]
 Move: TypeAlias = Callable[[str, Array], Array]  # results of an operator inside of a kernel, moved as by its rounding
 OutlineRule: TypeAlias = Callable[[Kernel, Operands, Mapping[str, Any]], Any]
+Groups: TypeAlias = tuple[tuple[int, ...], ...] | Literal["each"]  # of operands
 _NOTHING = bytes(64)  # what a blank shows as numbers
 
 
@@ -110,6 +111,11 @@ def takes_stacks(rule: BatchingRule, ranks: Sequence[int], probed: Sequence[bool
 def shape_only(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:
     """For operators that read no values: a probe never reaches their outputs, and a program leaves them out."""
     return loop(kernel, operands, probed, metadata)
+
+
+def linearity(linear: Groups | Callable[[Mapping[str, Any]], Groups], metadata: Mapping[str, Any]) -> Groups:
+    """The groups of operands in which an operator is linear with these attributes; see `Op`."""
+    return linear(metadata) if callable(linear) else linear
 
 
 def stack_size(operands: Operands, probed: Sequence[bool]) -> int:

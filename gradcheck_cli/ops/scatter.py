@@ -6,7 +6,7 @@ Leading axes of data and updates are scattered alike, so that a stack of probes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +27,7 @@ REDUCTIONS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maxim
 
 def combine(data: Array, index: Array, updates: Array, reduction: str) -> Array:
     """The data with every update written to its row, or combined with the value there."""
-    added = native.added(data, index, updates) if reduction == "add" and data.ndim == 2 else None
+    added = _added(data, index, updates) if reduction == "add" else None
     if added is not None:
         return added
     order: Any = "F" if data.ndim == 2 else "C"  # for single entries, so that those of all probes are adjacent
@@ -39,6 +39,16 @@ def combine(data: Array, index: Array, updates: Array, reduction: str) -> Array:
     for turn in turns(index):
         rows[index[turn]] = REDUCTIONS[reduction](rows[index[turn]], new[turn])
     return out
+
+
+def _added(data: Array, index: Array, updates: Array) -> Array | None:
+    """The data with updates added, entry by entry; None where that does not run in C++."""
+    if data.ndim == 2:
+        return native.added(data, index, updates)
+    inner = data.shape[-1]
+    entry = (index[:, None] * inner + np.arange(inner)).ravel()
+    made = native.added(data.reshape(len(data), -1), entry, updates.reshape(len(updates), -1))
+    return None if made is None else made.reshape(data.shape)
 
 
 def turns(index: Array) -> list[Array]:
@@ -248,14 +258,19 @@ def bind_tensor_scatter(metadata: dict[str, Any], past_cache: Array, *more: Arra
     return {"mode": mode, "axis": axis}
 
 
+def summing(metadata: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """Data and updates, of which the result is a sum unless they are multiplied or compared."""
+    return ((0,), (2,)) if metadata.get("reduction", "none") in ("none", "add") else ()
+
+
 SCATTER: list[Op] = [
     Op("ScatterND", scattering(slices, combine), scatter_vjp("ScatterND", "GatherND"), scatter_nd_stack,
        bind=bind_scatter_nd, step=scattering(slices, combine_near_real), branch=scattering(slices, winner),
-       sparsity=scatter_sparsity(slices), cuts=deciding(1),
+       linear=summing, sparsity=scatter_sparsity(slices), cuts=deciding(1),
        does="The data with slices written to the places that index vectors name."),
     Op("ScatterElements", scattering(entries, combine), scatter_vjp("ScatterElements", "GatherElements"), scatter_stack,
        bind=bind_scatter_elements, step=scattering(entries, combine_near_real), branch=scattering(entries, winner),
-       sparsity=scatter_sparsity(entries), cuts=deciding(1),
+       linear=summing, sparsity=scatter_sparsity(entries), cuts=deciding(1),
        does="y[i, indices[i, j, k], k] = updates[i, j, k] for axis 1."),
     composite("TensorScatter", tensor_scatter, bind=bind_tensor_scatter),
 ]  # fmt: skip

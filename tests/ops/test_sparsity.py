@@ -87,6 +87,8 @@ LOOSE = {  # linear operators whose sets are larger than what they read
     "CumSum": "all of the axis, not what lies before",
     "DFT": "a real spectrum has entries without an imaginary part",
     "Einsum": "a diagonal is not told from its matrix",
+    "ScatterElements": "data that is written over is not told from what stays",
+    "ScatterND": "data that is written over is not told from what stays",
 }
 
 

@@ -23,7 +23,7 @@ from gradcheck_cli.autodiff.tape import NodePlace, Step, Tape, Unit
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import Op
-from gradcheck_cli.op.batching import elementwise
+from gradcheck_cli.op.batching import elementwise, linearity
 from gradcheck_cli.results.measures import SAMPLES, SATURATED_SLOPE, Jump, Spot
 
 Key = tuple[int, str, int]  # index in the model, subgraph, and index there
@@ -76,11 +76,12 @@ def spot_of(part: Unit | Step) -> Spot:
 
 def _bends(unit: Unit, data: AbstractSet[str]) -> bool:
     """True for a unit that is not linear in the data that it reads."""
-    if unit.op.linear == "each":
+    linear = linearity(unit.op.linear, unit.metadata)
+    if linear == "each":
         return False
     if unit.op.bends:
         return any(all(unit.operands[i] in data for i in group) for group in unit.op.bends)
-    groups = [[i for i in group if i < len(unit.operands)] for group in unit.op.linear]
+    groups = [[i for i in group if i < len(unit.operands)] for group in linear]
     return not groups or any(sum(unit.operands[i] in data for i in group) > 1 for group in groups)
 
 
