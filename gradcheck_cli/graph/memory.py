@@ -50,15 +50,18 @@ def require(size: float, what: str) -> None:
 
 
 def _lately(size: float) -> int:
-    """Bytes left, or left a moment ago if they are far more than `size`: asking the system takes half a millisecond."""
+    """Bytes left within this process's limits, and elsewhere now, or a moment ago if those are far more than `size`.
+
+    Asking about the machine and the container takes half a millisecond.
+    """
     now = time.monotonic()
     if now > _Measured.time + _MOMENT or size * _FAR > _Measured.left:
-        _Measured.time, _Measured.left = now, left()
-    return _Measured.left
+        _Measured.time, _Measured.left = now, _elsewhere()
+    return max(0, min(_of_limits(), _Measured.left))
 
 
 class _Measured:
-    """The memory that was left, and when."""
+    """The memory that machine and container had left, and when."""
 
     time, left = -math.inf, 0
 
@@ -157,7 +160,12 @@ def held(limit: float = math.inf) -> Iterator[None]:
 
 def left() -> int:
     """Bytes that this process can still get: from its machine, its container, and within its own limits."""
-    return max(0, min(_of_machine(), _of_limits(), *(_left_in(*group) for group in groups(*_GROUPS))))
+    return max(0, min(_of_limits(), _elsewhere()))
+
+
+def _elsewhere() -> int:
+    """Bytes that the machine and the container have left."""
+    return min(_of_machine(), *(_left_in(*group) for group in groups(*_GROUPS)))
 
 
 def installed() -> int:

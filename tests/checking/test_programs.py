@@ -125,13 +125,15 @@ def test_what_lasts_runs_in_processes_in_order_and_is_tallied(count: int, jobs: 
 class Unsendable(Exception):
     """An error that cannot be sent to another process."""
 
-    def __init__(self, first: int, second: int) -> None:
-        super().__init__(f"{first} and {second}")
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
 
 
 @on_linux
 @pytest.mark.parametrize(
-    ("error", "expected"), [(ZeroDivisionError("by 3"), ZeroDivisionError), (Unsendable(1, 2), GradcheckError)]
+    ("error", "expected"),
+    [(ZeroDivisionError("by 3"), ZeroDivisionError), (Unsendable("it holds a lock"), GradcheckError)],
 )
 def test_an_error_in_a_process_is_raised_here(error: Exception, expected: type[Exception]) -> None:
     def run(piece: range) -> int:

@@ -27,7 +27,8 @@ ORDERED = {
     "Less", "LessOrEqual", "LpPool", "Max", "MaxPool", "MelWeightMatrix", "Min", "Mod", "Multinomial", "PRelu",
     "Range", "ReduceMax", "ReduceMin", "Relu", "Round", "Selu", "Shrink", "Sign", "TopK",
 }  # fmt: skip
-BY_REAL_PARTS = {"Attention", "QLinearConv", "QLinearMatMul"}  # a mask, and scales, are compared as real numbers
+# a mask, draws and scales are compared as real numbers
+BY_REAL_PARTS = {"Attention", "Dropout", "QLinearConv", "QLinearMatMul"}
 H = 1e-5
 
 
