@@ -177,7 +177,7 @@ def save(
     Raises:
         ValueError: an output is no tensor of the model, or is given twice; the path cannot be written, or is what
             the model was read from.
-        UnsupportedError: a complex operator, which ONNX does not have; a shape that follows from values of an input
+        UnsupportedError: a complex operator, which ONNX does not have; a branch that follows from values of an input
             (`feeds` fixes it); a size that no operator of ONNX computes from an open dimension
             (`load(..., dims=...)` fixes it).
     """
