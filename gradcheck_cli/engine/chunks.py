@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice, pairwise
-from threading import local
+from threading import current_thread, local, main_thread
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -135,10 +135,11 @@ def _forked(
 
 
 def _may_fork() -> bool:
-    """True on systems where a process with threads may fork, and in processes that may have others."""
+    """True on systems where a process with threads may fork, in a thread beside which none works, if it may have others."""
     from multiprocessing import current_process  # seldom needed
 
-    return sys.platform == "linux" and not current_process().daemon
+    alone = current_thread() is main_thread()
+    return sys.platform == "linux" and alone and not current_process().daemon
 
 
 def _alone(run: Callable[[range], Result], piece: range) -> Result:

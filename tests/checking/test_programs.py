@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import active_children
 from typing import Any
 
@@ -168,6 +169,16 @@ def test_whoever_stops_listening_ends_the_processes() -> None:
     assert len(active_children()) == 2
     lasting.close()  # type: ignore[attr-defined]
     assert not active_children()
+
+
+@on_linux
+def test_a_thread_beside_others_does_not_fork() -> None:
+    def pids() -> set[int]:
+        chunks_of = in_chunks(lambda piece: os.getpid(), 100, 16 << 20, Budget(jobs=2), most=FEW, tally=Counter())
+        return {made() for _, made in chunks_of}
+
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(pids).result() == {os.getpid()}
 
 
 @on_linux
