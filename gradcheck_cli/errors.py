@@ -200,3 +200,14 @@ def _snippet(text: str, column: int, width: int = 100) -> str:
         return ""
     pad = "".join("\t" if c == "\t" else " " for c in text[start : column - 1])
     return f"\n  {shown}\n  {pad}^"
+
+
+def sendable(error: BaseException) -> BaseException:
+    """The error; one that cannot be sent to another process becomes a GradcheckError with its text."""
+    import pickle  # only where something fails in another process
+
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever it holds
+        return GradcheckError(f"{type(error).__name__}: {error}")
+    return error

@@ -92,7 +92,7 @@ def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, wi
     except MemoryError as error:
         raise exhausted(error, where()) from error
     except _FAILURES as error:
-        if isinstance(error, RuntimeError) and is_of_memory(error):
+        if is_of_memory(error):
             raise exhausted(error, where()) from error
         text = f"{where()} cannot be computed from {_described(operands)}: {error}"
         raise ModelError(text, op=op.name, shapes=_shapes(operands)) from error
@@ -549,7 +549,7 @@ class Tape:
         supplied: dict[str, Any] = {"n_outputs": n_outputs, "outputs": outputs, "tape": self}
         if "rng" in op.signature.supplied:
             supplied["rng"] = np.random.default_rng([self.seed, len(self.steps), len(self.values)])
-            if not op.composed:  # a composed operator that draws notes it itself
+            if not op.composed:  # of a composed operator its parts draw, if any do
                 self.drawing.add(self.place.origin)
         return supplied
 

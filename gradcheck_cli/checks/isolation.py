@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from gradcheck_cli.errors import GradcheckError, LimitError
+from gradcheck_cli.errors import GradcheckError, LimitError, sendable
 from gradcheck_cli.graph.memory import spell
 
 T = TypeVar("T")
@@ -180,14 +180,8 @@ def _collected() -> dict[str, io.StringIO]:
 
 
 def _packed(error: BaseException) -> bytes:
-    """An exception with its traceback, pickled; one that cannot be pickled becomes a GradcheckError."""
-    text = "".join(traceback.format_exception(error))
-    try:
-        answer = pickle.dumps(("error", error, text), protocol=5)
-        pickle.loads(answer)
-    except Exception:
-        return pickle.dumps(("error", GradcheckError(f"{type(error).__name__}: {error}"), text))
-    return answer
+    """An exception with its traceback, pickled."""
+    return pickle.dumps(("error", sendable(error), "".join(traceback.format_exception(error))), protocol=5)
 
 
 def _opened(answer: bytes, pid: int) -> Any:

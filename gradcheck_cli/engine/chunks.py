@@ -135,7 +135,7 @@ def _forked(
 
 
 def _may_fork() -> bool:
-    """True on systems where a process with threads may fork, in a thread beside which none works, if it may have others."""
+    """True where a process with idle threads may fork, in its main thread, unless it is a daemon."""
     from multiprocessing import current_process  # seldom needed
 
     alone = current_thread() is main_thread()

@@ -228,8 +228,6 @@ def linear_groups(step: Step) -> Sequence[Sequence[int]]:
 
 def selecting(step: Step) -> tuple[bool, ...]:
     """Operands in which the kernel is not linear choose among the entries of the others."""
-    if linearity(step.op.linear, step.metadata) == "each":
-        return (False,) * len(step.operands)
     data = {i for group in linear_groups(step) for i in group}
     return tuple(i not in data for i in range(len(step.operands)))
 

@@ -15,10 +15,9 @@ from functools import partial
 from itertools import cycle
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, Generic, TypeVar
 
-from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.errors import sendable
 
 Result = TypeVar("Result")
 Tally = Counter[str]
@@ -102,13 +101,4 @@ def _serve(
             except OSError:
                 raise
             except Exception as error:
-                answers.send((None, tally, _sendable(error)))
-
-
-def _sendable(error: Exception) -> Exception:
-    """The error, or its text where it cannot be sent."""
-    try:
-        ForkingPickler.loads(ForkingPickler.dumps(error))
-    except Exception:
-        return GradcheckError(f"{type(error).__name__}: {error}")
-    return error
+                answers.send((None, tally, sendable(error)))

@@ -7,14 +7,16 @@ ones have to be equal; and where shapes follow from values, what all runs had in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
+from gradcheck_cli.errors import GradcheckError, shown
 from gradcheck_cli.export.gradient_graph import Written
+from gradcheck_cli.export.traced import at, to_fix
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.model import Model
 from gradcheck_cli.points.dims import sizes_in
@@ -33,20 +35,23 @@ _OTHERWISE: tuple[tuple[Callable[[Array], Array], Callable[[Array], Array]], ...
 
 def require_right(model: Model, made: Written, feeds: Mapping[str, Any]) -> None:
     """Raises UnsupportedError where shapes follow from values, and the graph is wrong at other values."""
-    names = [n for n in made.graph.free_inputs if n in model.graph.inputs and n not in feeds] if made.by_values else []
-    sizes = made.trials.runs[0]
-    dims = {d: size for d, size in sizes.items() if d not in {count.symbol for count in made.trials.counted}}
-    for other in _OTHERWISE if names else ():
+    names = [n for n in made.graph.free_inputs if n in model.graph.inputs and n not in feeds]
+    if not (made.by_values and names):
+        return
+    settings = at(Settings(extra_feed_dict=feeds), made.trials.runs[0], made.trials.counted)
+    try:
+        here = model.point(made.graph.outputs, settings).tape.named
+    except GradcheckError:  # sizes at which the model does not run
+        return
+    for other in _OTHERWISE:
+        given = {n: _changed(here[n].value, *other) for n in names if n in here}
+        there = replace(settings, extra_feed_dict={**settings.extra_feed_dict, **given})
         try:
-            here = model.point(made.graph.outputs, Settings(dims=dims, extra_feed_dict=feeds)).tape
-            given = {n: _changed(here.named[n].value, *other) for n in names if n in here.named}
-            tape = model.tape(made.graph.outputs, Settings(dims=dims, extra_feed_dict={**feeds, **given}))
-        except GradcheckError:  # values at which the model does not run
+            tape = model.tape(made.graph.outputs, there)
+        except GradcheckError:  # values at which it does not
             continue
         if not _agree(model, made, tape):
-            fixed = ", ".join(f"{n!r}: ..." for n in names)
-            what = "shapes follow from values, in a way that a file does not hold for every value"
-            raise UnsupportedError(f"{what}. Fix it: save(..., feeds={{{fixed}}}).")
+            raise to_fix("shapes follow from values, in a way that a file does not hold for every value", names)
 
 
 def _changed(x: Array, number: Callable[[Array], Array], flag: Callable[[Array], Array]) -> Array:

@@ -20,13 +20,13 @@ import numpy as np
 
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence
-from gradcheck_cli.autodiff.tape import Loose, Tape
+from gradcheck_cli.autodiff.tape import Loose, NodePlace, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.inner import FileOps
 from gradcheck_cli.export.runs import AlignedRuns, Names, TapeRun, aligned, needed
 from gradcheck_cli.export.size_formulas import formula
 from gradcheck_cli.formats.onnx.write import declared_type
-from gradcheck_cli.graph import Array, Dim, FreshNames, TensorType
+from gradcheck_cli.graph import Array, Dim, FreshNames, Node, TensorType
 from gradcheck_cli.graph.containers import inside
 from gradcheck_cli.model import Model
 from gradcheck_cli.op import Ops
@@ -399,14 +399,18 @@ def _statistics(model: Model, tape: Tape) -> Iterator[tuple[str, tuple[str, ...]
 
     Those of a LayerNormalization only in float32, ONNX's type for them; of a Dropout the mask.
     """
+
+    def node_at(place: NodePlace) -> Node | None:
+        return model.graph.nodes[place.origin] if place.origin >= 0 and not place.inside else None
+
     for region in tape.regions:
-        node = model.graph.nodes[region.place.origin] if region.place.origin >= 0 and not region.place.inside else None
+        node = node_at(region.place)
         if node is None or node.key != ("", "LayerNormalization") or region.op.key != node.key:
             continue
         if {tape.values.like(n).dtype.name for n in region.outputs} == {"float32"}:
             yield node.outputs[0], region.outputs
     for step in tape.steps:
-        node = model.graph.nodes[step.origin] if step.origin >= 0 and not step.place.inside else None
+        node = node_at(step.place)
         if node is not None and node.key == ("", "Dropout") and step.node.op == "GreaterOrEqual":
             yield node.outputs[0], ("", *step.outputs)
 
@@ -452,8 +456,13 @@ def _fleeting(model: Model, tape: Tape, inputs: Iterable[str], what: str, name: 
     """The error for derivatives that depend on values of inputs, with the inputs to fix."""
     found = {n: Dependence.on([n], tape, model.graph) for n in sorted(inputs)}
     causes = [n for n, dependence in found.items() if name in dependence.values | dependence.shapes]
-    fixed = ", ".join(f"{n!r}: ..." for n in causes)
-    return UnsupportedError(f"{what}, which a file cannot hold for every value. Fix it: save(..., feeds={{{fixed}}}).")
+    return to_fix(f"{what}, which a file cannot hold for every value", causes)
+
+
+def to_fix(what: str, inputs: Iterable[str]) -> UnsupportedError:
+    """The error for derivatives that are right at some values of inputs alone."""
+    fixed = ", ".join(f"{n!r}: ..." for n in inputs)
+    return UnsupportedError(f"{what}. Fix it: save(..., feeds={{{fixed}}}).")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 
@@ -91,7 +92,7 @@ def owned(arrays: Iterable[Array]) -> int:
     return sum(seen.values())
 
 
-def is_of_memory(error: BaseException) -> bool:
+def is_of_memory(error: BaseException) -> TypeGuard[MemoryError | LimitError | RuntimeError]:
     """True if memory did not suffice, be it for a thread, and not another limit."""
     if isinstance(error, RuntimeError):
         return any(text in str(error) for text in _NO_THREAD)

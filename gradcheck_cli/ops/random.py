@@ -26,7 +26,10 @@ FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
 def dropout(
     x: Var, *, ratio: float = 0.5, training_mode: bool = False, seed: int | None = None, rng: Rng
 ) -> tuple[Var, Var]:
-    """x, and the mask of entries that are kept; in training some are dropped at random and the others scaled up."""
+    """x, and the mask of entries that are kept; in training some are dropped at random and the others scaled up.
+
+    `rng` says that it draws, which RandomUniformLike does.
+    """
     if not training_mode or ratio == 0:
         return sym.identity(x), sym.full(x.tape, x.shape, 1, np.bool_)
     if not 0 <= ratio < 1:

@@ -6,6 +6,7 @@ Leading axes of data and updates are scattered alike, so that a stack of probes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -43,9 +44,7 @@ def combine(data: Array, index: Array, updates: Array, reduction: str) -> Array:
 
 def _added(data: Array, index: Array, updates: Array) -> Array | None:
     """The data with updates added, entry by entry; None where that does not run in C++."""
-    if data.ndim == 2:
-        return native.added(data, index, updates)
-    inner = data.shape[-1]
+    inner = math.prod(data.shape[2:])
     entry = (index[:, None] * inner + np.arange(inner)).ravel()
     made = native.added(data.reshape(len(data), -1), entry, updates.reshape(len(updates), -1))
     return None if made is None else made.reshape(data.shape)
