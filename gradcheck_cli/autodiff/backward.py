@@ -100,7 +100,7 @@ def pull_back(
     return [(x.name, fit(ct, x, loose=not alone)) for x, ct in flowing if x.name not in spared and inexact(x)]
 
 
-def fit(ct: Var, x: Var, *, loose: bool) -> Var:
+def fit(ct: Var, x: Var, *, loose: bool = True) -> Var:
     """A cotangent summed to the shape of its operand, of its dtype, real if the operand is real.
 
     Where x is loose and may be broadcast, the axes to sum over are found when the tape runs.
