@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from gradcheck_cli.op import Op, batching
     from gradcheck_cli.ops import OPS
     from gradcheck_cli.results.record import Report
+    from gradcheck_cli.training import TrainingStep, training_step
 
 __version__ = VERSION
 __all__ = [
-    "OPS", "AggregationMethod", "Model", "Op", "Report", "Tensor", "UnconnectedGradients", "Var", "batching", "check",
-    "compute_gradient", "compute_gradient_error", "gradients", "load", "run", "save", "symbolic",
+    "OPS", "AggregationMethod", "Model", "Op", "Report", "Tensor", "TrainingStep", "UnconnectedGradients", "Var",
+    "batching", "check", "compute_gradient", "compute_gradient_error", "gradients", "load", "run", "save", "symbolic",
+    "training_step",
 ]  # fmt: skip
 _HOMES = {
     "api": ("check", "load", "run", "save"),
@@ -41,6 +43,7 @@ _HOMES = {
     "op": ("Op",),
     "ops": ("OPS",),
     "results.record": ("Report",),
+    "training": ("TrainingStep", "training_step"),
 }
 _MODULES = {"symbolic": "autodiff.symbolic", "batching": "op.batching"}
 

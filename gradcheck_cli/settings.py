@@ -220,6 +220,7 @@ class Settings:
         dict, "sizes", "Inputs", "Size of an open dimension. Default: 2 for batches, else the first size that runs.",
         "zoo reproduce diff inspect file", settings="Sizes by the name that shapes use.", name="dim", form="NAME=INT",
         redraws=True, grad="Fix the size of an open dimension in the file.",
+        step="Fix the size of an open dimension in the files.",
     )  # fmt: skip
     x_init_value: Mapping[str, Array] = _setting(
         dict, "values", "Inputs",
@@ -299,6 +300,7 @@ class Settings:
         False, "flag", "Method",
         "Treat quantizers, Round, Floor, Ceil and Casts to fewer bits and back as if they did not round: gradients pass.",
         f"{_USUAL} diff", grad="Gradients go through quantizers, Round, Floor, Ceil and Casts to fewer bits and back.",
+        step="Gradients go through quantizers, Round, Floor, Ceil and Casts to fewer bits and back.",
     )  # fmt: skip
     second_order: bool = _setting(False, "flag", "Method", "Check the gradient of the gradient too.")
     compat: Literal["tf"] | None = _setting(
@@ -352,7 +354,7 @@ OF_A_RUN = (
     _of_run("dask", "scheduler", "Limits", "The cluster: tcp://HOST:8786, a scheduler file, or local:N workers. "
             "[default: as Dask is configured]", form="WHERE", idle=Idle("engine", "it asks no cluster", ("dask",))),
     _of_run("allow_python", "flag", "Limits", "Let a spec call Python functions.",
-            "zoo reproduce grad inspect resume file", role="setting"),
+            "zoo reproduce grad step inspect resume file", role="setting"),
     _of_run("output_format", "formats", "Output", "On stdout: {words}. [default: {default}]",
             "zoo reproduce diff resume file", "full", form="FORMAT"),
     _of_run("report", "reports", "Output", "Also write {words}.",

@@ -19,7 +19,10 @@ class Commands(click.RichGroup):
     """A group that needs no command: `gradcheck net.onnx --x a` is `gradcheck check net.onnx --x a`."""
 
     homes: ClassVar[Mapping[str, str]] = {  # command -> module:name in it
-        **{name: f"{name}:command" for name in ("check", "zoo", "grad", "diff", "inspect", "reproduce", "report")},
+        **{
+            name: f"{name}:command"
+            for name in ("check", "zoo", "grad", "step", "diff", "inspect", "reproduce", "report")
+        },
         **{name: f"lookup:{name}" for name in ("ops", "explain", "schema", "completion")},
     }
     unnamed, modules = "check", "gradcheck_cli.cli."

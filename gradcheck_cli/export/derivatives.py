@@ -118,20 +118,20 @@ def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], f
     require_other_file(model, Path(path))
     made = graph_of(model, outputs, feeds)
     require_right(model, made, feeds)
-    made = replace(made, graph=_with_unique_names(made.graph), notes=(*made.notes, *objections(model, made, feeds)))
+    made = replace(made, graph=with_unique_names(made.graph), notes=(*made.notes, *objections(model, made, feeds)))
     own = _file(model)  # which gives documentation and properties, if it is an ONNX file
     original = None if own is None or is_spec(own) else outline_of(own)
     write(made.graph, path, least=max(LOWEST, model.source.opset.get("", 0)), original=original)
     return made
 
 
-def _with_unique_names(graph: Graph) -> Graph:
+def with_unique_names(graph: Graph) -> Graph:
     """The graph with unique names of nodes: of several with one name, all but the first get a number."""
     names, seen, nodes = FreshNames(node.name for node in graph.nodes), {""}, []
     for node in graph.nodes:
         name = names.fresh(node.name) if node.name and node.name in seen else node.name
         seen.add(name)
-        nodes.append(replace(node.with_graphs(_with_unique_names), name=name))
+        nodes.append(replace(node.with_graphs(with_unique_names), name=name))
     return replace(graph, nodes=tuple(nodes))
 
 

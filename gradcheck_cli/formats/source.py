@@ -18,7 +18,7 @@ class Initialization(Struct, frozen=True):
     bindings: Mapping[str, str]  # tensor of the model -> output of `graph`
 
 
-class TrainingStep(Struct, frozen=True):
+class AlgorithmStep(Struct, frozen=True):
     """A step of a training algorithm: the model's graph followed by the algorithm's.
 
     `updates` maps initializers to the outputs whose values they get for the next step.
@@ -55,7 +55,7 @@ class Source(Struct, frozen=True):
     operators: tuple[OperatorBody, ...] = ()
     unused: tuple[str, ...] = ()  # operators of its spec that no model there uses, by full name
     initializations: Mapping[str, Initialization] = field(default_factory=dict)
-    steps: Mapping[str, TrainingStep] = field(default_factory=dict)  # of training, by name
+    steps: Mapping[str, AlgorithmStep] = field(default_factory=dict)  # of training, by name
     step: str = ""  # the training step that the graph is; "" for the model's own graph
     updates: Mapping[str, str] = field(default_factory=dict)  # initializer -> output, of this step
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of inputs, both ends included

@@ -32,7 +32,7 @@ from gradcheck_cli.formats.onnx.file import Outline, opened, parse_model, read_b
 from gradcheck_cli.formats.onnx.graph_proto import Reader, graphs_of, initializers_of
 from gradcheck_cli.formats.onnx.opset import NEWEST
 from gradcheck_cli.formats.onnx.tensors import TensorSource, text, to_array
-from gradcheck_cli.formats.source import Initialization, Source, TrainingStep
+from gradcheck_cli.formats.source import AlgorithmStep, Initialization, Source
 from gradcheck_cli.graph import Array, Graph, TensorType, containers
 from gradcheck_cli.graph.memory import exhausted
 
@@ -154,10 +154,10 @@ def _source(model: ModelProto, tensors: TensorSource, sha256: str) -> Source:
 
 def _training(
     model: ModelProto, graph: Graph, reader: Reader
-) -> tuple[Mapping[str, Initialization], Mapping[str, TrainingStep]]:
+) -> tuple[Mapping[str, Initialization], Mapping[str, AlgorithmStep]]:
     """Initializations and steps by name: "training_info", "training_info_1" ...; `graph` is that of the model."""
     starts: dict[str, Initialization] = {}
-    steps: dict[str, TrainingStep] = {}
+    steps: dict[str, AlgorithmStep] = {}
     for index, info in enumerate(model.training_info):
         name = f"training_info_{index}" if index else "training_info"
         with _errors_about(name):
@@ -181,13 +181,13 @@ def _initialization(info: TrainingInfoProto, model: ModelProto, graph: Graph, re
     return Initialization(made, bindings)
 
 
-def _step(info: TrainingInfoProto, model: ModelProto, graph: Graph, reader: Reader) -> TrainingStep:
+def _step(info: TrainingInfoProto, model: ModelProto, graph: Graph, reader: Reader) -> AlgorithmStep:
     made = reader.extended(graph, info.algorithm)
     known = initializers_of(model.graph, info.algorithm)
     updates = _bindings(info.update_binding, "update_binding", known, made.outputs)
     for name, value in updates.items():
         _require_fit(name, made.constants[name], value, made.types.get(value, TensorType()))
-    return TrainingStep(made, updates)
+    return AlgorithmStep(made, updates)
 
 
 def _bindings(

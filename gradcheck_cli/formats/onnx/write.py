@@ -48,11 +48,11 @@ def write(
     external = any(tensor.data_location == TensorProto.EXTERNAL for tensor in before)
     if _size(graph) <= EXTERNAL_ABOVE and not external:
         data = _serialized(to_proto(graph, least=least, original=original))
-        with _replacing(target) as file:
+        with replacing(target) as file:
             file.write(data)
         return
     beside = data_file(target)
-    with _replacing(target) as file, _replacing(beside) as weights:
+    with replacing(target) as file, replacing(beside) as weights:
         model = to_proto(
             graph, least=least, constants=ExternalConstants(weights, beside.name).tensor, original=original
         )
@@ -199,7 +199,7 @@ def _serialized(model: ModelProto) -> bytes:
 
 
 @contextmanager
-def _replacing(target: Path) -> Iterator[IO[bytes]]:
+def replacing(target: Path) -> Iterator[IO[bytes]]:
     """A file that replaces `target` when the block ends; on an error `target` stays as it was."""
     if "\0" in str(target):
         raise UsageError(f"{str(target)!r} cannot be written: it is no path.")

@@ -1,0 +1,73 @@
+"""`gradcheck step`: the graphs of a training step, written to a folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from gradcheck_cli.cli.options import SETTINGS, Text, TypedCommand, complete_tensor, options_of
+
+if TYPE_CHECKING:
+    from gradcheck_cli.training import TrainingStep
+
+FOLDER = click.RichOption(
+    ["-o", "--output"], required=True, metavar="DIR", type=click.Path(file_okay=False), help="The folder to write."
+)
+
+
+@click.command("step", cls=TypedCommand, context_settings=SETTINGS, params=[FOLDER, *options_of("step", panels=False)])
+@click.argument("models", nargs=1, required=True, metavar="MODEL", type=click.Path())
+@click.option("--loss", required=True, metavar="TENSOR|KIND:X,TARGET[,OPTION=V]",
+              help="A tensor of the model, or mse, l1, huber, bce-with-logits or cross-entropy of a tensor and a target, "
+              "which is a new input where the model has no tensor of that name.")  # fmt: skip
+@click.option("--optimizer", default="adam", show_default=True, metavar="NAME[:OPTION=V,...]",
+              help="sgd, momentum, adam, adamw, adagrad, rmsprop or lion, with PyTorch's defaults.")  # fmt: skip
+@click.option("--lr", type=click.FloatRange(min=0), metavar="RATE", help="The learning rate. Default: the optimizer's.")
+@click.option("--weight-decay", type=click.FloatRange(min=0), metavar="NUMBER", help="Default: the optimizer's.")
+@click.option("--trainable", multiple=True, type=Text(), metavar="GLOB", shell_complete=complete_tensor,
+              help="Train these constants; !GLOB leaves out. Default: the weights.")  # fmt: skip
+@click.option("--lora", multiple=True, type=Text(), metavar="RANK:GLOB",
+              help="Train low-rank factors beside these weights, which stay as they are.")  # fmt: skip
+@click.option("--clip-norm", type=click.FloatRange(min=0, min_open=True), metavar="NORM",
+              help="Scale gradients down to this norm of all together.")  # fmt: skip
+@click.option("--accumulate", type=click.IntRange(min=1), default=1, metavar="K",
+              help="Update by the mean gradient of K batches.")  # fmt: skip
+@click.option("--loss-scale", type=click.FloatRange(min=0, min_open=True), metavar="FACTOR",
+              help="Multiply the loss for the gradients, for float16; batches that overflow are skipped.")  # fmt: skip
+@click.option("--metric", multiple=True, type=Text(), metavar="TENSOR|grad_norm|accuracy:X,LABELS",
+              help="One more output: a tensor, the norm of the gradients, or the share of right classes.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, metavar="INT", help="Seed of new low-rank factors.")
+@click.option("--graph", metavar="NAME", help="Which graph of a spec.")
+def command(models: str, output: str, **options: Any) -> int:
+    """Write the graphs of a training step: loss, gradients and optimizer in plain ONNX."""
+    from gradcheck_cli.api import load
+    from gradcheck_cli.cli.resolve import dims_of
+    from gradcheck_cli.graph.memory import held
+    from gradcheck_cli.training import training_step
+
+    with held():
+        allow = bool(options.pop("allow_python"))
+        model = load(models, dims=dims_of(options.pop("dim")) or None, graph=options.pop("graph"), allow_python=allow)
+        metrics, straight = options.pop("metric"), bool(options.pop("straight_through"))
+        made = training_step(model, metrics=metrics, straight_through=straight, **options)
+        made.save(output)
+    sys.stdout.write("\n".join(_said(made, output)) + "\n")
+    return 0
+
+
+def _said(made: TrainingStep, output: str) -> Iterator[str]:
+    """The sentences that tell what was written, and how to train."""
+    graph = made.train.graph
+    yield f"{output}  train.onnx ({len(graph.nodes)} nodes), eval.onnx, init.npz, step.py"
+    yield from (f"  data    {name} {graph.types[name]}" for name in made.data)
+    entries, more = sum(made.init[name].size for name in made.params), " ..." if made.params[6:] else ""
+    yield f"  trains  {len(made.params)} tensors of {entries:,} entries: {', '.join(made.params[:6])}{more}"
+    yield f"  gives   {', '.join((made.loss, *made.metrics))}"
+    if made.open_dims:
+        yield f"  open    {', '.join(made.open_dims)}: any size at which the model runs"
+    yield from (f"  note    {note}" for note in made.notes)
+    yield f"  run     python {os.path.join(output, 'step.py')} DATA.npz"

@@ -1,0 +1,218 @@
+"""Training steps: a model with its loss, its gradients and an optimizer as ONNX graphs that any runtime runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, structs
+
+from gradcheck_cli.autodiff.backward import add_n
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.export.derivatives import derivatives
+from gradcheck_cli.export.gradient_graph import Written, graph_of
+from gradcheck_cli.export.inner import relabeled
+from gradcheck_cli.export.proof import objections, require_right
+from gradcheck_cli.graph import Array, FreshNames, Graph
+from gradcheck_cli.model import Model, arguments
+from gradcheck_cli.op import Ops
+from gradcheck_cli.ops.straight import estimated
+from gradcheck_cli.training.losses import LOSSES, MEASURES, METRICS, with_measure
+from gradcheck_cli.training.optimizers import optimizer_of
+from gradcheck_cli.training.trainables import Trainables, trained_inputs
+from gradcheck_cli.training.update import NORM, RATE, STEP, Update
+
+_OF_NUMPY = ("file", "allow_pickle")  # keywords of numpy.savez: no array of a checkpoint can be called so
+
+
+class TrainingStep(Struct, frozen=True):
+    """The graphs of a training step.
+
+    train    from data, parameters and state to the loss, the metrics, and parameters and state after the step
+    evaluate from data and parameters to the outputs of the model, the loss and the metrics
+    init     values of parameters, statistics and state before the first step, by input of `train`; a checkpoint has
+             the same names.  The output with the new value of one is called as the input, with `suffix` behind it
+    lr       the learning rate that is meant, an input of `train`
+    params   the inputs that are trained; `data` those that take a batch
+    """
+
+    train: Model
+    evaluate: Model
+    init: Mapping[str, Array]
+    suffix: str
+    lr: float
+    loss: str
+    metrics: tuple[str, ...]
+    params: tuple[str, ...]
+    data: tuple[str, ...]
+    open_dims: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Writes `train.onnx`, `eval.onnx`, `init.npz` and `step.py`, a loop over batches, into a folder."""
+        from gradcheck_cli.training.folder import write_folder
+
+        write_folder(self, folder)
+
+
+def training_step(
+    model: Model, *, loss: str, optimizer: str = "adam", lr: float | None = None, weight_decay: float | None = None,
+    trainable: str | Sequence[str] = (), lora: str | Sequence[str] = (), clip_norm: float | None = None,
+    accumulate: int = 1, loss_scale: float | None = None, metrics: str | Sequence[str] = (),
+    straight_through: bool = False, seed: int = 0,
+) -> TrainingStep:  # fmt: skip
+    """The graphs of one step of training a model.
+
+    Losses and optimizers are those of PyTorch, with its defaults.
+
+    Args:
+        model: a model from `load`.
+        loss: a tensor of the model, which is summed up, or KIND:PREDICTION,TARGET: mse, l1, huber, bce-with-logits or
+            cross-entropy; a target that is no tensor of the model becomes an input.  Options follow: reduction=sum,
+            delta of huber, axis and ignore of cross-entropy, `probabilities` for a target that holds these.
+        optimizer: sgd, momentum, adam, adamw, adagrad, rmsprop or lion; options follow, as in adam:beta1=0.8,eps=1e-6.
+        lr: the learning rate; None: the optimizer's usual one.
+        weight_decay: that of the optimizer; None: its usual one.
+        trainable: constants by name or glob; none: the weights, or nothing beside `lora`.
+        lora: RANK:GLOB, weights that stay as they are and get trained low-rank factors beside them.
+        clip_norm: the largest norm of all gradients together; larger ones are scaled down.
+        accumulate: the number of batches whose mean gradient makes one update.
+        loss_scale: a factor of the loss while gradients are computed, for float16.
+        metrics: further outputs: tensors of the model, grad_norm, or accuracy:PREDICTION,LABELS.
+        straight_through: gradients go through what rounds.
+        seed: of the first values of low-rank factors.
+
+    Returns:
+        A `TrainingStep`.
+
+    Raises:
+        ValueError: an argument is invalid, or nothing can be trained.
+        UnsupportedError: a gradient that no file can hold.
+    """
+    how = Update(optimizer_of(optimizer, weight_decay), clip_norm, _whole(accumulate), loss_scale)
+    making = _Making(model, loss, how, _each(trainable), _each(lora), _each(metrics), straight_through, seed)
+    return making.step(how.optimizer.lr if lr is None else float(lr))
+
+
+def _each(texts: str | Sequence[str]) -> tuple[str, ...]:
+    return (texts,) if isinstance(texts, str) else tuple(texts)
+
+
+def _whole(number: int) -> int:
+    if number < 1:
+        raise UsageError(f"accumulate is {number}; one batch or more make an update.")
+    return int(number)
+
+
+class _Making(Struct, frozen=True):
+    """A training step while it is put together."""
+
+    given: Model
+    loss: str
+    how: Update
+    trainable: tuple[str, ...]
+    lora: tuple[str, ...]
+    metrics: tuple[str, ...]
+    straight: bool
+    seed: int
+
+    def step(self, lr: float) -> TrainingStep:
+        model, loss, metrics = self._measured()
+        ops, graph = model.ops, model.graph
+        source = model.source
+        if self.straight:
+            source, ops = estimated(source, ops, (), (loss, *metrics))
+            graph = source.graph
+        found = trained_inputs(graph, [loss], self.trainable, self.lora, ops, self.seed)
+        opened = Model(structs.replace(source, graph=found.graph), ops, model.dims)
+        forward, grads = self._differentiated(opened, loss, metrics, found)
+        suffix = _suffix(forward.graph)
+        train, state = self._train(forward, grads, loss, metrics, found, suffix)
+        init = {**found.params, **found.statistics, **state, STEP: np.zeros((), np.int64)}
+        data = tuple(n for n in found.graph.inputs if n not in init and n in {*train.inputs})
+        return TrainingStep(
+            Model(structs.replace(source, graph=train, uri="train.onnx"), opened.ops, model.dims),
+            self._evaluate(opened, loss, metrics),
+            init, suffix, lr, loss, (*metrics, *self._norm), tuple(found.params), data, forward.open_dims,
+            (*found.notes, *forward.notes),
+        )  # fmt: skip
+
+    @property
+    def _norm(self) -> tuple[str, ...]:
+        """The norm of the gradients, if it is asked for."""
+        return (NORM,) if NORM in self.metrics else ()
+
+    def _measured(self) -> tuple[Model, str, list[str]]:
+        """The model with its loss and metrics, and their names."""
+        model, found = self.given, []
+        asked = [(self.loss, LOSSES, "--loss", "loss")]
+        asked += [(m, METRICS, "--metric", m.partition(":")[0]) for m in self.metrics if m != NORM]
+        for text, known, option, name in asked:
+            graph, made = with_measure(model, text, known, option, name)
+            ops: Ops = {**model.ops, **MEASURES}
+            model = Model(structs.replace(model.source, graph=graph), ops, model.dims)
+            found.append(made)
+        arguments.require_inexact(model, model[found[0]], "--loss")
+        return model, found[0], found[1:]
+
+    def _differentiated(
+        self, model: Model, loss: str, metrics: Sequence[str], found: Trainables
+    ) -> tuple[Written, list[str]]:
+        """The graph of loss, metrics, statistics and gradients, and the names of the gradients."""
+        scale = self.how.loss_scale
+        shape = model.shape(loss)
+        if any(d != 1 for d in shape):
+            raise UsageError(f"--loss {loss}: its shape is {list(shape)}; a loss is one number.")
+        seeds: Any = "ones" if scale is None else {loss: np.full([1] * len(shape), scale)}
+        how = {"scope": "gradients", "aggregate": add_n, "gate": False, "colocate": False, "zeros": True, "stop": ()}
+        added = derivatives(model, "gradient", list(found.params), [loss], seeds, how)
+        grads = list(added.results.values())
+        outputs = tuple(dict.fromkeys([loss, *metrics, *found.updates.values(), *grads]))
+        made = graph_of(model, outputs, {})
+        require_right(model, made, {})
+        return replace(made, notes=(*made.notes, *objections(model, made, {}))), grads
+
+    def _train(
+        self, forward: Written, grads: Sequence[str], loss: str, metrics: Sequence[str], found: Trainables, suffix: str
+    ) -> tuple[Graph, dict[str, Array]]:
+        """The graph of a whole step, and the state that the optimizer begins with."""
+        graph, state = forward.graph, self.how.state(found.params)
+        taken = {*graph.tensors} & {RATE, STEP, NORM, *_OF_NUMPY, *state}
+        if taken:
+            raise UsageError(f"the model has a tensor {min(taken)!r}, which a training step needs for its own.")
+        update = self.how.graph(found.params, grads, suffix)
+        own = {*update.inputs, *update.outputs}
+        fresh = FreshNames({*graph.tensors, *own})
+        update = relabeled(update, {n: fresh.fresh(n) for n in update.tensors if n not in own})
+        after = {v: f"{n}{suffix}" for n, v in found.updates.items()}
+        graph = relabeled(graph, after)
+        nexts = (f"{n}{suffix}" for n in (*found.params, *found.statistics, *state, STEP))
+        whole = reduce(_joined, (update,), graph)
+        inputs = dict.fromkeys([*graph.inputs, *found.params, *state, RATE, STEP])
+        return replace(whole, inputs=tuple(inputs), outputs=(loss, *metrics, *self._norm, *nexts)), state
+
+    def _evaluate(self, model: Model, loss: str, metrics: Sequence[str]) -> Model:
+        """The model as it is evaluated, with parameters as inputs."""
+        outputs = tuple(dict.fromkeys([*self.given.graph.outputs, loss, *metrics]))
+        plain = Model(model.source, model.ops, model.dims)
+        graph = graph_of(plain, outputs, {}).graph
+        return Model(structs.replace(model.source, graph=graph, uri="eval.onnx"), model.ops, model.dims)
+
+
+def _joined(first: Graph, second: Graph) -> Graph:
+    """Two graphs, of which the second reads what the first computes."""
+    return replace(
+        first,
+        nodes=(*first.nodes, *second.nodes),
+        constants={**first.constants, **second.constants},
+        types={**second.types, **first.types},
+    )
+
+
+def _suffix(graph: Graph) -> str:
+    """An ending of names that no tensor has."""
+    return next(s for s in ("_next", "_after", "/next") if not any(n.endswith(s) for n in graph.tensors))

@@ -1,0 +1,75 @@
+"""A training step as a folder: graphs, first values, and a loop that trains with NumPy and onnxruntime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradcheck_cli.export.derivatives import with_unique_names
+from gradcheck_cli.formats.onnx.opset import LOWEST
+from gradcheck_cli.formats.onnx.write import replacing, write
+from gradcheck_cli.graph import Array
+
+if TYPE_CHECKING:
+    from gradcheck_cli.training import TrainingStep
+
+_LOOP = '''\
+"""Trains the model of this folder: python step.py DATA.npz [STEPS] [BATCH].
+
+DATA.npz has an array for each of {data}, one sample after the other.  The checkpoint is what init.npz was, and the
+next run goes on from it: values of parameters and state, by input of train.onnx; eval.onnx takes the parameters.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+HERE, RATE = Path(__file__).parent, {lr!r}
+CHECKPOINT = HERE / "checkpoint.npz"
+
+
+def train(data, steps, batch, threads=0):
+    """Losses of some steps from the checkpoint on; each takes a batch of rows that the number of the step decides."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(HERE / "train.onnx", options, ["CPUExecutionProvider"])
+    outputs, losses = [each.name for each in session.get_outputs()], []
+    state = dict(np.load(CHECKPOINT if CHECKPOINT.exists() else HERE / "init.npz"))
+    count = len(next(iter(data.values())))
+    for _ in range(steps):
+        rows = np.random.default_rng(int(state["step"])).choice(count, min(batch, count), replace=False)
+        feeds = {{name: values[rows] for name, values in data.items()}}
+        made = dict(zip(outputs, session.run(None, {{**feeds, **state, "learning_rate": np.array(RATE)}})))
+        state = {{name: made[name + {suffix!r}] for name in state}}
+        losses.append(float(made[{loss!r}].item()))
+    np.savez(CHECKPOINT, **state)
+    return losses
+
+
+if __name__ == "__main__":
+    _, file, steps, batch = (*sys.argv, 200, 32)[:4] if len(sys.argv) < 4 else sys.argv[:4]
+    for number, loss in enumerate(train(dict(np.load(file)), int(steps), int(batch))):
+        print(number, loss)
+'''
+
+
+def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> None:
+    """Writes the files of a training step; each is written as a whole or not at all."""
+    to = Path(folder)
+    to.mkdir(parents=True, exist_ok=True)
+    for name, model in (("train.onnx", step.train), ("eval.onnx", step.evaluate)):
+        write(with_unique_names(model.graph), to / name, least=max(LOWEST, model.source.opset.get("", 0)))
+    _write_arrays(to / "init.npz", step.init)
+    loop = _LOOP.format(data=", ".join(step.data), lr=step.lr, suffix=step.suffix, loss=step.loss)
+    (to / "step.py").write_text(loop, "utf-8")
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    with replacing(path) as file:
+        np.savez(file, **dict(arrays))  # type: ignore[arg-type]  # its keywords are refused as names

@@ -1,0 +1,166 @@
+"""Losses that a training step can add to a model, as PyTorch defines those of the same names.
+
+Each is an operator composed of ONNX's, of a prediction and of a target that is a new input or a tensor of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec import field as made_by
+
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.graph import FreshNames, Graph, Node, TensorType, is_inexact
+from gradcheck_cli.model import Model, Tensor
+from gradcheck_cli.op import Along, Op, composite, deciding
+from gradcheck_cli.ops.loss import picked_classes, reduced
+
+DOMAIN = "gradcheck"
+
+
+def mean_squared(x: Var, target: Var, *, reduction: str = "mean") -> Var:
+    """(x - target)^2."""
+    off = _difference(x, target)
+    return _reduced(off * off, reduction)
+
+
+def mean_absolute(x: Var, target: Var, *, reduction: str = "mean") -> Var:
+    """|x - target|."""
+    return _reduced(sym.abs(_difference(x, target)), reduction)
+
+
+def huber(x: Var, target: Var, *, delta: float = 1.0, reduction: str = "mean") -> Var:
+    """(x - target)^2 / 2 within delta, delta (|x - target| - delta / 2) beyond."""
+    off = _difference(x, target)
+    far = sym.abs(off)
+    return _reduced(sym.where(far <= delta, off * off * 0.5, (far - 0.5 * delta) * delta), reduction)
+
+
+def binary_cross_entropy(x: Var, target: Var, *, reduction: str = "mean") -> Var:
+    """-target log sigmoid(x) - (1 - target) log(1 - sigmoid(x)), as max(x, 0) - x target + log(1 + exp(-|x|))."""
+    _difference(x, target)
+    return _reduced(sym.relu(x) - x * target + sym.log(sym.exp(-sym.abs(x)) + 1), reduction)
+
+
+def cross_entropy(x: Var, target: Var, *, axis: int = 1, ignore: int = -100, reduction: str = "mean") -> Var:
+    """The negative log of softmax(x) along an axis at the classes in `target`, or its mean under its probabilities."""
+    axis = min(axis, x.ndim - 1) % x.ndim  # the only axis of a single sample
+    scores = x.tape.apply("LogSoftmax", x, axis=axis)
+    if is_inexact(target.dtype):
+        _difference(x, target)
+        return _reduced(-sym.sum(scores * target, (axis,), keepdims=False), reduction)
+    if x.ndim == 1:
+        scores, target = sym.unsqueeze(scores, (0,)), sym.unsqueeze(target, (0,))
+    elif axis != 1:
+        others = [i for i in range(x.ndim) if i != axis]
+        scores = sym.transpose(scores, [others[0], axis, *others[1:]])
+    picked = picked_classes(target, scores.shape[1], ignore)
+    losses = -sym.sum(sym.where(picked, scores, 0), (1,), keepdims=False)
+    return reduced(losses, sym.sum(sym.cast(picked, x.dtype), (1,), keepdims=False), reduction)
+
+
+def accuracy(x: Var, target: Var, *, axis: int = 1) -> Var:
+    """The share of labels that have the largest score along an axis."""
+    best = x.tape.apply("ArgMax", x, axis=min(axis, x.ndim - 1), keepdims=0)
+    return sym.mean(sym.cast(sym.equal(best, sym.cast(target, np.int64)), np.float32), keepdims=False)
+
+
+def _difference(x: Var, target: Var) -> Var:
+    if x.shape != target.shape:
+        raise ValueError(f"the prediction has shape {list(x.shape)} and the target {list(target.shape)}")
+    return x - target
+
+
+def _reduced(losses: Var, reduction: str) -> Var:
+    return (sym.mean if reduction == "mean" else sym.sum)(losses, keepdims=False)
+
+
+class Measure(Struct, frozen=True):
+    """An operator of a prediction and a target, and the options that it takes, each with its default.
+
+    `classes`: the target holds the number of a class for each place without the axis of the classes.
+    """
+
+    op: Op
+    options: Mapping[str, Any] = made_by(default_factory=dict)
+    classes: bool = False
+
+
+def _measure(name: str, forward: Any, options: Mapping[str, Any], *, classes: bool = False) -> Measure:
+    facts: dict[str, Any] = {"cuts": deciding(1), "integers": {1: Along("axis", least=2)}} if classes else {}
+    return Measure(composite(name, forward, domain=DOMAIN, **facts), options, classes)
+
+
+_MEAN = {"reduction": "mean"}
+LOSSES: Mapping[str, Measure] = {
+    "mse": _measure("MeanSquaredError", mean_squared, _MEAN),
+    "l1": _measure("MeanAbsoluteError", mean_absolute, _MEAN),
+    "huber": _measure("Huber", huber, {"delta": 1.0, **_MEAN}),
+    "bce-with-logits": _measure("BinaryCrossEntropy", binary_cross_entropy, _MEAN),
+    "cross-entropy": _measure("CrossEntropy", cross_entropy, {"axis": 1, "ignore": -100, **_MEAN}, classes=True),
+}
+METRICS: Mapping[str, Measure] = {"accuracy": _measure("Accuracy", accuracy, {"axis": 1}, classes=True)}
+MEASURES = {each.op.key: each.op for each in (*LOSSES.values(), *METRICS.values())}
+_REDUCTIONS = ("mean", "sum")
+
+
+def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: str, name: str) -> tuple[Graph, str]:
+    """The model's graph with a measure, and the name of its tensor.
+
+    `text` is a tensor of the model, or KIND:PREDICTION,TARGET[,OPTION=VALUE ...]; a target that is no tensor becomes an
+    input.  UsageError for anything else, which names the `option`.
+    """
+    if text in model.tensors:
+        return model.graph, text
+    kind, _, rest = text.partition(":")
+    said, (prediction, *more) = f"{option} {text}", (part.strip() for part in rest.split(","))
+    if kind not in known:
+        forms = ", ".join(f"{each}:PREDICTION,TARGET" for each in known)
+        raise UsageError(
+            f"{said}: write a tensor of the model, or {forms}.{did_you_mean(kind, [*known, *model.tensors])}"
+        )
+    if not prediction or not more:
+        raise UsageError(f"{said}: {kind} compares two tensors, {kind}:PREDICTION,TARGET.")
+    measure, target = known[kind], more.pop(0)
+    soft = "probabilities" in more and measure.classes
+    options = _options(measure, [part for part in more if not (soft and part == "probabilities")], said)
+    graph, made, types = model.graph, FreshNames(model.tensors).fresh(name), {}
+    scores = model[prediction]
+    if target not in model.tensors:
+        types[target] = _target(scores, measure.classes and not soft, options.get("axis", 0), said)
+    node = Node(measure.op.name, (scores.name, target), (made,), options, DOMAIN, name=made)
+    graph = replace(graph, inputs=(*graph.inputs, *types), nodes=(*graph.nodes, node), types={**graph.types, **types})
+    return graph, made
+
+
+def _options(measure: Measure, texts: Sequence[str], said: str) -> dict[str, Any]:
+    """The options of a measure, those in `texts` as given: OPTION=VALUE."""
+    found = dict(measure.options)
+    for text in texts:
+        key, mark, value = text.partition("=")
+        if not mark or key not in found:
+            raise UsageError(f"{said}: {key!r} is no option; there are {', '.join(found)}.{did_you_mean(key, found)}")
+        if key == "reduction" and value not in _REDUCTIONS:
+            raise UsageError(f"{said}: reduction is {' or '.join(_REDUCTIONS)}.")
+        try:
+            found[key] = type(found[key])(value)
+        except ValueError:
+            raise UsageError(f"{said}: {key} is a number.") from None
+    return found
+
+
+def _target(scores: Tensor, classes: bool, axis: int, said: str) -> TensorType:
+    """The type of a target that is an input: that of the scores, or integers without the axis of the classes."""
+    dims = list(scores.shape)
+    if not classes:
+        return TensorType(scores.dtype, tuple(dims))
+    if not -len(dims) <= axis < len(dims) and len(dims) != 1:
+        raise UsageError(f"{said}: {scores.name!r} has {len(dims)} dimensions, and no axis {axis}.")
+    del dims[axis if len(dims) > 1 else 0]
+    return TensorType(np.dtype(np.int64), tuple(dims))

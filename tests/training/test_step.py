@@ -1,0 +1,364 @@
+"""The folder that `gradcheck step` writes: it trains, goes on from a checkpoint, and says what it holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli.errors import UsageError
+from tests.training.nets import NETS
+
+Array = np.ndarray[Any, Any]
+MLP = NETS["mlp"]
+
+
+def folder(path: Path, name: str = "mlp", **options: Any) -> gc.TrainingStep:
+    """The step of a net, written to a folder `step`."""
+    net = NETS[name]
+    onnx.save(net.model(), path / "net.onnx")
+    made = gc.training_step(gc.load(path / "net.onnx"), **{"loss": net.loss, **net.options, **options})
+    made.save(path / "step")
+    return made
+
+
+def loop(path: Path) -> Any:
+    """The module `step.py` of a folder."""
+    spec = spec_from_file_location("step", path / "step" / "step.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_loop_trains(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    folder(tmp_path, name, optimizer="adam", lr=1e-2)
+    data = NETS[name].batch(1, np.float32, 64)
+    if name == "lstm":  # whose batch is the second axis
+        pytest.skip("step.py takes batches along the first axis")
+    losses = loop(tmp_path).train(data, 200, 32)
+    assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10])
+
+
+def test_a_checkpoint_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    folder(tmp_path)
+    module, data = loop(tmp_path), MLP.batch(1, np.float32, 64)
+    whole = module.train(data, 30, 8, threads=1)
+    ends = dict(np.load(module.CHECKPOINT))
+    module.CHECKPOINT.unlink()
+    assert module.train(data, 13, 8, threads=1) + module.train(data, 17, 8, threads=1) == whole
+    again = dict(np.load(module.CHECKPOINT))
+    assert all(again[n].tobytes() == ends[n].tobytes() for n in ends)
+
+
+def test_the_loop_is_a_command(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    folder(tmp_path)
+    np.savez(tmp_path / "data.npz", **MLP.batch(1, np.float32, 64))
+    line = [sys.executable, "step/step.py", "data.npz", "3"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["0", "1", "2"]
+
+
+def stepped(step: gc.TrainingStep, /, **feeds: Any) -> dict[str, Array]:
+    """The results of the training graph, in float64."""
+    names = [*step.train.graph.outputs]
+    state = {**step.init, "learning_rate": np.array(step.lr), **feeds}
+    return dict(zip(names, gc.run([step.train[n] for n in names], state), strict=True))
+
+
+def scores(x: Array) -> Array:
+    w = {n: v.astype(np.float32).astype(float) for n, v in MLP.weights.items()}
+    return np.asarray(np.maximum(x @ w["w1"].T + w["b1"], 0) @ w["w2"].T + w["b2"])
+
+
+def log_softmax(x: Array) -> Array:
+    return np.asarray(x - np.log(np.exp(x).sum(1, keepdims=True)))
+
+
+T = np.random.default_rng(3).normal(size=(5, 3))
+P = np.abs(T) / np.abs(T).sum(1, keepdims=True)
+L = np.array([2, 0, -100, 1, 1])
+LOSSES: dict[str, tuple[str, Array, Callable[[Array], float]]] = {
+    "mse": ("mse:scores,t", T, lambda y: np.mean((y - T) ** 2)),
+    "sum": ("mse:scores,t,reduction=sum", T, lambda y: np.sum((y - T) ** 2)),
+    "l1": ("l1:scores,t", T, lambda y: np.mean(np.abs(y - T))),
+    "huber": ("huber:scores,t,delta=0.75", T,
+              lambda y: np.mean(np.where(abs(y - T) <= 0.75, (y - T) ** 2 / 2, 0.75 * (abs(y - T) - 0.375)))),
+    "binary": ("bce-with-logits:scores,t", P,
+               lambda y: -np.mean(P * np.log(1 / (1 + np.exp(-y))) + (1 - P) * np.log(1 / (1 + np.exp(y))))),
+    "classes": ("cross-entropy:scores,t", L, lambda y: -np.mean([log_softmax(y)[i, L[i]] for i in (0, 1, 3, 4)])),
+    "summed": ("cross-entropy:scores,t,reduction=sum", L,
+               lambda y: -np.sum([log_softmax(y)[i, L[i]] for i in (0, 1, 3, 4)])),
+    "ignoring": ("cross-entropy:scores,t,ignore=1", np.array([2, 0, 0, 1, 1]),
+                 lambda y: -np.mean([log_softmax(y)[i, c] for i, c in ((0, 2), (1, 0), (2, 0))])),
+    "soft": ("cross-entropy:scores,t,probabilities", P, lambda y: -np.mean((P * log_softmax(y)).sum(1))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_their_formulas(name: str, tmp_path: Path) -> None:
+    text, target, formula = LOSSES[name]
+    step = folder(tmp_path, loss=text, optimizer="sgd", lr=0.1)
+    x = np.random.default_rng(2).normal(size=(5, 8))
+    found = stepped(step, x=x, t=target)
+    assert found["loss"] == pytest.approx(formula(scores(x)), rel=1e-9)
+    for entry in (0, 2):  # the gradient, by a difference: sgd moves by lr times it
+        moved = {n: dict(step.init)["b2"] + d * np.eye(3)[entry] for n, d in (("up", 1e-5), ("down", -1e-5))}
+        up, down = (stepped(step, x=x, t=target, b2=b)["loss"] for b in moved.values())
+        gradient = (step.init["b2"][entry] - found["b2_next"][entry]) / 0.1
+        assert gradient == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-8)
+
+
+def adam_like(x: Array, gs: Sequence[Array], lr: float, decay: float = 0.0, l2: float = 0.0) -> Array:
+    """Adam, its weights decayed beside it (AdamW) or in the gradient, written out from its paper."""
+    m = v = np.zeros_like(x)
+    for t, given in enumerate(gs, 1):
+        g = given + l2 * x
+        x = x * (1 - lr * decay)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        x = x - lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    return x
+
+
+def lion_like(x: Array, gs: Sequence[Array], lr: float, decay: float = 0.0) -> Array:
+    m = np.zeros_like(x)
+    for g in gs:
+        x = x - lr * (np.sign(0.9 * m + 0.1 * g) + decay * x)
+        m = 0.99 * m + 0.01 * g
+    return x
+
+
+def momentum_like(x: Array, gs: Sequence[Array], lr: float) -> Array:
+    b = np.zeros_like(x)
+    for g in gs:
+        b = 0.8 * b + g
+        x = x - lr * (g + 0.8 * b)
+    return x
+
+
+def rms_like(x: Array, gs: Sequence[Array], lr: float) -> Array:
+    s = np.zeros_like(x)
+    for g in gs:
+        s = 0.5 * s + 0.5 * g * g
+        x = x - lr * g / (np.sqrt(s) + 1e-8)
+    return x
+
+
+def adagrad_like(x: Array, gs: Sequence[Array], lr: float) -> Array:
+    s = np.zeros_like(x)
+    for t, g in enumerate(gs):
+        s = s + g * g
+        x = x - lr / (1 + 0.1 * t) * g / (np.sqrt(s) + 1e-10)
+    return x
+
+
+OPTIMIZERS: dict[str, Callable[[Array, Sequence[Array], float], Array]] = {
+    "sgd": lambda x, gs, lr: x - lr * sum(gs),
+    "adam": adam_like,
+    "adamw": lambda x, gs, lr: adam_like(x, gs, lr, decay=0.01),
+    "lion": lion_like,
+    "momentum:momentum=0.8,nesterov=1": momentum_like,
+    "rmsprop:alpha=0.5": rms_like,
+    "adagrad:lr_decay=0.1": adagrad_like,
+    "adam decayed": lambda x, gs, lr: adam_like(x, gs, lr, l2=0.3),
+    "lion decayed": lambda x, gs, lr: lion_like(x, gs, lr, decay=0.3),
+}
+LINEAR = """<ir_version: 9, opset_import: ["" : 18]> g (double[4] g) => (double loss)
+    <double[4] w = {1.5, -2.0, 0.25, 3.0}> { p = Mul(w, g) loss = ReduceSum<keepdims=0>(p) }"""
+
+
+def linear(path: Path, **options: Any) -> gc.TrainingStep:
+    """A step of a loss whose gradient by w is the input g."""
+    onnx.save(onnx.parser.parse_model(LINEAR), path / "linear.onnx")
+    return gc.training_step(gc.load(path / "linear.onnx"), loss="loss", **options)
+
+
+def run(step: gc.TrainingStep, gs: Sequence[Array]) -> list[dict[str, Array]]:
+    """The results of each step."""
+    state, made = dict(step.init), []
+    for g in gs:
+        made.append(stepped(step, g=g, **state))
+        state = {n: made[-1][n + step.suffix] for n in state}
+    return made
+
+
+GS = [g / np.float64(i + 1) for i, g in enumerate(np.random.default_rng(5).normal(size=(6, 4)))]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_are_their_definitions(name: str, tmp_path: Path) -> None:
+    text, decay = (name.removesuffix(" decayed"), 0.3 if name.endswith(" decayed") else None)
+    step = linear(tmp_path, optimizer=text, lr=0.05, weight_decay=decay)
+    ends = run(step, GS)[-1]["w_next"]
+    np.testing.assert_allclose(ends, OPTIMIZERS[name](step.init["w"], GS, 0.05), rtol=1e-12)
+
+
+def test_gradients_are_clipped_by_their_norm(tmp_path: Path) -> None:
+    step = linear(tmp_path, optimizer="sgd", lr=1.0, clip_norm=0.5, metrics="grad_norm")
+    for g, made in zip(GS, run(step, GS), strict=True):
+        assert made["grad_norm"] == pytest.approx(np.linalg.norm(g))
+    used = [g * min(1, 0.5 / (np.linalg.norm(g) + 1e-6)) for g in GS]
+    np.testing.assert_allclose(made["w_next"], step.init["w"] - sum(used), rtol=1e-12)
+
+
+def test_batches_add_up_to_one_update(tmp_path: Path) -> None:
+    step = linear(tmp_path, optimizer="adam", lr=0.05, accumulate=3)
+    made = run(step, GS)
+    same = [np.array_equal(one["w_next"], step.init["w"]) for one in made]
+    assert same == [True, True, False, False, False, False]
+    assert np.array_equal(made[2]["w_next"], made[4]["w_next"])
+    assert not made[2]["w.grad_sum_next"].any()
+    means = [sum(GS[:3]) / 3, sum(GS[3:]) / 3]
+    np.testing.assert_allclose(made[-1]["w_next"], adam_like(step.init["w"], means, 0.05), rtol=1e-12)
+
+
+def test_a_batch_that_overflows_changes_nothing(tmp_path: Path) -> None:
+    step = linear(tmp_path, optimizer="adam", lr=0.05, loss_scale=1024.0)
+    bad = np.array([1.0, np.inf, 0.0, 0.0])
+    made = run(step, [GS[0], bad, GS[1]])
+    assert [int(one["step_next"]) for one in made] == [1, 1, 2]
+    np.testing.assert_allclose(made[-1]["w_next"], adam_like(step.init["w"], GS[:2], 0.05), rtol=1e-12)
+
+
+def test_half_precision_trains_float32_parameters(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    onnx.save(MLP.model(np.float16), tmp_path / "half.onnx")
+    step = gc.training_step(gc.load(tmp_path / "half.onnx"), loss=MLP.loss, lr=1e-2, loss_scale=256.0)
+    assert {step.init[n].dtype for n in step.params} == {np.dtype(np.float32)}
+    step.save(tmp_path / "step")
+    session = runtime.InferenceSession(tmp_path / "step/train.onnx", None, ["CPUExecutionProvider"])
+    state, losses = dict(step.init), []
+    for number in range(100):
+        data = MLP.batch(number, np.float16)
+        names = [o.name for o in session.get_outputs()]
+        made = dict(zip(names, session.run(None, {**state, **data, "learning_rate": np.array(1e-2)}), strict=True))
+        state = {n: made[n + step.suffix] for n in state}
+        losses.append(float(made["loss"]))
+    assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:10])
+    assert int(state["step"]) == 100
+
+
+def test_statistics_that_the_model_trains_are_state(tmp_path: Path) -> None:
+    step = folder(tmp_path, "cnn")
+    assert {"mean", "var"} <= {*step.init}.difference(step.params)
+    data = NETS["cnn"].batch(0, np.float64)
+    made = stepped(step, **data)
+    w = {n: v.astype(np.float32) for n, v in NETS["cnn"].weights.items()}
+    padded = np.pad(data["x"], ((0, 0), (0, 0), (1, 1), (1, 1)))
+    taps = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    c = np.einsum("nchwij,mcij->nmhw", taps, w["k1"])
+    np.testing.assert_allclose(made["mean_next"], 0.1 * c.mean((0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(made["var_next"], 0.9 + 0.1 * c.var((0, 2, 3)), rtol=1e-6)
+
+
+def test_frozen_statistics_are_said(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (float[N,2] x) => (float[N,2] y)
+        <float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0, 3}, float[2] v = {1, 2}>
+        { y = BatchNormalization(x, s, b, m, v) }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t")
+    assert step.params == ("s", "b")
+    assert any("1 of 1 BatchNormalization use the statistics in the file" in note for note in step.notes)
+
+
+BRANCHES = """<ir_version: 9, opset_import: ["" : 18]> g (bool c, float[N,2] x) => (float[N,2] y) {
+    y = If(c) <then_branch = a () => (float[N,2] u) <float[2,2] w = {1, 2, 3, 4.5}> { u = MatMul(x, w) },
+               else_branch = b () => (float[N,2] u) <float[2] v = {1, 2.5}> { u = Mul(x, v) }> }"""
+
+
+@pytest.mark.parametrize("branch", [True, False])
+def test_weights_inside_of_branches_are_trained(branch: bool, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(BRANCHES), tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t,reduction=sum", optimizer="sgd", lr=0.5)
+    assert {*step.params} == {"w", "v"}
+    x, t = np.random.default_rng(1).normal(size=(2, 3, 2))
+    made = stepped(step, x=x, t=t, c=np.array(branch))
+    w, v = step.init["w"], step.init["v"]
+    off = (x @ w if branch else x * v) - t
+    np.testing.assert_allclose(made["w_next"], w - (x.T @ off if branch else 0), rtol=1e-9)
+    np.testing.assert_allclose(made["v_next"], v - (0 if branch else (off * x).sum(0)), rtol=1e-9)
+
+
+def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (float[N,2] x) => (float[N,2] y)
+        <float[2,2] w = {1, 2, 3, 4.5}> { h = MatMul(x, w) y = MatMul(h, w) }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t,reduction=sum", optimizer="sgd", lr=0.5)
+    x, t = np.random.default_rng(1).normal(size=(2, 3, 2))
+    w = step.init["w"].astype(float)
+    off = x @ w @ w - t
+    made = stepped(step, x=x, t=t)
+    np.testing.assert_allclose(made["w_next"], w - (x.T @ off @ w.T + (x @ w).T @ off), rtol=1e-9)
+
+
+def test_trained_weights_are_in_init_alone(tmp_path: Path) -> None:
+    folder(tmp_path, "lora")
+    held = onnx.load(tmp_path / "step" / "train.onnx")
+    own = {t.name for t in held.graph.initializer}
+    assert "f1" in own
+    assert not any("lora" in name for name in own)
+    folder(tmp_path)
+    for name in ("train.onnx", "eval.onnx"):
+        made = onnx.load(tmp_path / "step" / name)
+        assert not {"w1", "w2"} & {t.name for t in made.graph.initializer}
+        onnx.checker.check_model(made, full_check=True)
+
+
+def test_low_rank_factors_begin_without_an_effect(tmp_path: Path) -> None:
+    step = folder(tmp_path, "lora")
+    data = NETS["lora"].batch(0, np.float32)
+    plain = gc.training_step(gc.load(tmp_path / "net.onnx"), loss=NETS["lora"].loss)
+    assert stepped(step, **data)["loss"] == stepped(plain, **data)["loss"]
+    assert {n.split(".")[0] for n in step.params} == {"wq", "wk", "wv", "wo"}
+
+
+def test_evaluation_gives_the_outputs_at_trained_parameters(tmp_path: Path) -> None:
+    step = folder(tmp_path, metrics="accuracy:scores,labels")
+    data = MLP.batch(0, np.float64)
+    names = [*step.evaluate.graph.outputs]
+    assert names == ["scores", "loss", "accuracy"]
+    params = {n: step.init[n] * 2 for n in step.params}
+    found, loss, accuracy = gc.run([step.evaluate[n] for n in names], {**data, **params})
+    wanted = np.maximum(data["x"] @ params["w1"].T + params["b1"], 0) @ params["w2"].T + params["b2"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    labels = data["labels"]
+    assert accuracy == pytest.approx(np.mean(found.argmax(1) == labels))
+    assert loss == pytest.approx(-np.mean(log_softmax(found)[np.arange(16), labels]), rel=1e-9)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "another loss": ({"loss": "mean:scores,t"}, "write a tensor of the model, or mse:PREDICTION,TARGET"),
+    "a loss of one tensor": ({"loss": "mse:scores"}, "compares two tensors"),
+    "an unknown tensor": ({"loss": "mse:score,t"}, "no tensor 'score'.*scores"),
+    "a loss that is no number": ({"loss": "scores"}, "a loss is one number"),
+    "another option": ({"loss": "mse:scores,t,delta=1"}, "'delta' is no option"),
+    "a word for a number": ({"loss": "huber:scores,t,delta=much"}, "delta is a number"),
+    "another optimizer": ({"optimizer": "adamm"}, "there are sgd, .*adam"),
+    "an option of the optimizer": ({"optimizer": "sgd:beta1=1"}, "sgd has no option 'beta1'"),
+    "nothing that fits": ({"trainable": "k*"}, "fits no tensor"),
+    "no rank": ({"lora": "w1"}, "write RANK:GLOB"),
+    "both": ({"lora": "2:w1", "trainable": "w*"}, "both name w1"),
+    "no batches": ({"accumulate": 0}, "one batch or more"),
+    "another metric": ({"metrics": "f1:scores,labels"}, "accuracy:PREDICTION,TARGET"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_said(name: str, tmp_path: Path) -> None:
+    options, said = REFUSED[name]
+    with pytest.raises(UsageError, match=said):
+        folder(tmp_path, **options)
+    assert not (tmp_path / "step").exists()
