@@ -408,7 +408,7 @@ def tangents(
     for d, (way, steps) in enumerate(zip(point.ways, point.steps, strict=True)):
         x = point.linear(d, slope, move, by_rule=False)
         rows, index = _rows(layer, d, way, steps, moving, count)
-        rows = rows if move is still else move("Add", rows[None])[0]
+        rows = rows if move is still else rows * _by_place(move, index, rows.shape[-1])
         zeros = np.zeros((count, *way.h.shape), way.h.dtype)
         h, c = (zeros if t is None else np.ascontiguousarray(layer.state(t, d)) for t in (moving[H], moving[C]))
         made.append(push(x, rows, index, h, None if way.c is None else c, all_steps=wanted[0]))
@@ -418,6 +418,12 @@ def tangents(
     for i in range(1, len(wanted)):
         outputs[i] = layer.states([end for ends in made if (end := ends[i]) is not None])
     return outputs
+
+
+def _by_place(move: Move, index: Array, width: int) -> Array:
+    """Factors near 1 for rows: those of one step and sequence are moved alike, whichever probes there are."""
+    places = index[0].size
+    return np.asarray(move("Add", np.ones((1, places, width)))[0][np.flatnonzero(index >= 0) % places])
 
 
 def _rows(layer: LayerForm, d: int, way: Way, steps: Steps, moving: Operands, count: int) -> tuple[Array, Array]:

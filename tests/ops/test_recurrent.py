@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.graph import Graph
+from gradcheck_cli.engine.rounding import Moves, RandomRounding
+from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.ops import OPS
+from gradcheck_cli.ops.recurrent_whole import pushforward
 from tests.ops.case import Case
 from tests.ops.cases.recurrent import GATES, TAKES, layer
 
@@ -73,3 +75,24 @@ def outputs(case: Case) -> list[np.ndarray[Any, Any]]:
     """The values of a case's outputs."""
     tape = case.tape()
     return [tape.named[name].value for name in case.outputs]
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_roundings_of_a_probe_are_those_that_it_has_alone(op: str) -> None:
+    """Else the noise of a check would follow from how its probes are cut into chunks."""
+    rng, count = np.random.default_rng(0), 6
+    x, w, r = (rng.normal(size=s) for s in ((4, 2, 3), (1, GATES[op] * 5, 3), (1, GATES[op] * 5, 5)))
+    along = rng.normal(size=(count, *x.shape)) * (rng.random((count, 4, 1, 1)) < 0.5)
+
+    def moved(some: Array) -> Array:
+        move = Moves(RandomRounding.seeded(0))
+        wanted = [True, *[False] * (2 if op == "LSTM" else 1)]
+        made = pushforward(
+            op, [x, w, r], [some, None, None], wanted, lambda f, z: np.imag(f(z + 1e-30j)) / 1e-30, move
+        )[0]
+        assert made is not None
+        return made
+
+    whole = moved(along)
+    for probe in range(count):
+        np.testing.assert_array_almost_equal_nulp(moved(along[probe : probe + 1])[0], whole[probe], 4)
