@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -15,8 +16,9 @@ from gradcheck_cli.settings import Idle
 if TYPE_CHECKING:
     from gradcheck_cli.export.derivatives import Derivatives, Kind
     from gradcheck_cli.export.gradient_graph import Written
-    from gradcheck_cli.graph import Array
+    from gradcheck_cli.graph import Array, Graph
     from gradcheck_cli.model import Model
+    from gradcheck_cli.op import Ops
 
 _METHODS = {"add-n": "ADD_N", "tree": "EXPERIMENTAL_TREE", "accumulate-n": "EXPERIMENTAL_ACCUMULATE_N"}
 
@@ -47,24 +49,73 @@ OUTPUT = click.RichOption(
               help="What is written for an x on which no y depends.")  # fmt: skip
 @click.option("--gate", is_flag=True, help="All gradients of a node are computed before any is used.")
 @click.option("--colocate", is_flag=True, help="Added nodes carry the devices and the metadata of their forward nodes.")
+@click.option("--params-as-inputs", is_flag=True, help="Weights, or those of --param, as inputs with defaults.")
+@click.option("--per-sample", is_flag=True, help="Derivatives for each row of the batch by itself.")
+@click.option("--safe", is_flag=True, help="Where nothing flows into an operator the gradient is 0, at poles too.")
 @click.option("--graph", metavar="NAME", help="Which graph of a spec.")
 @click.pass_context
 def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> int:
     """Write a model that also computes its gradients, for every size of its open dimensions."""
     if options["jvp"] and options["hvp"]:
         raise click.UsageError("--jvp and --hvp are two files: write one after the other.", ctx)
+    from gradcheck_cli.cli.limits import within
+
+    sys.stdout.write("\n".join(within(options, partial(_made, ctx, models, output, options))) + "\n")
+    return 0
+
+
+def _made(ctx: click.Context, path: str, output: str, options: Mapping[str, Any]) -> list[str]:
+    """Writes the file, and gives the sentences that tell so."""
     from gradcheck_cli.api import load
     from gradcheck_cli.cli.resolve import dims_of
-    from gradcheck_cli.graph.memory import held
+    from gradcheck_cli.ops.poles import without_poles
 
-    with held():
-        allow = bool(options["allow_python"])
-        model = load(models, dims=dims_of(options["dim"]) or None, graph=options["graph"], allow_python=allow)
-        if options["straight_through"]:
-            model = _straight(model, ctx, options)
-        added, written = _written(model, output, options)
-    sys.stdout.write("\n".join(_said(model, output, added, written)) + "\n")
-    return 0
+    allow = bool(options["allow_python"])
+    model = load(path, dims=dims_of(options["dim"]) or None, graph=options["graph"], allow_python=allow)
+    if options["straight_through"]:
+        model = _straight(model, ctx, options)
+    if options["safe"]:
+        model = _changed(model, model.graph, without_poles(model.ops))
+    model = _sliced(model, options["y"])
+    model, weights = _opened(model, options) if options["params_as_inputs"] else (model, {})
+    added, written = _written(model, output, options, weights)
+    return [*_said(model, output, added, written)]
+
+
+def _changed(model: Model, graph: Graph, ops: Ops | None = None) -> Model:
+    from msgspec.structs import replace
+
+    from gradcheck_cli.model import Model
+
+    return Model(replace(model.source, graph=graph), ops or model.ops, model.dims)
+
+
+def _sliced(model: Model, ys: Sequence[str]) -> Model:
+    """The model with the slices among ys as tensors."""
+    from gradcheck_cli.export.parameters import with_slice
+
+    graph = model.graph
+    for y in ys:
+        base = y.rpartition("[")[0]
+        if y not in model and base in graph.tensors and model.kind(base) == "tensor":
+            graph = with_slice(graph, y)
+    return model if graph is model.graph else _changed(model, graph)
+
+
+def _opened(model: Model, options: Mapping[str, Any]) -> tuple[Model, Mapping[str, Array]]:
+    """The model with its weights as inputs, and their values."""
+    from gradcheck_cli.errors import UsageError
+    from gradcheck_cli.export.parameters import lifted, opened
+    from gradcheck_cli.points.targets import choose_y, matched_params, weights
+
+    graph = lifted(model.graph)
+    ys = options["y"] or choose_y(graph)
+    trained = weights(graph, ys, ops=model.ops) if options["params"] or not options["param"] else ()
+    names = matched_params(graph, ys, options["param"], trained, model.ops)
+    if not names:
+        raise UsageError("--params-as-inputs: the model has no weights; --param GLOB names constants.")
+    values = {name: graph.constants[name] for name in names}
+    return _changed(model, opened(graph, values)), values
 
 
 def _straight(model: Model, ctx: click.Context, options: Mapping[str, Any]) -> Model:
@@ -80,7 +131,9 @@ def _straight(model: Model, ctx: click.Context, options: Mapping[str, Any]) -> M
     return Model(*through, model.dims)
 
 
-def _written(model: Model, output: str, options: Mapping[str, Any]) -> tuple[Derivatives, Written]:
+def _written(
+    model: Model, output: str, options: Mapping[str, Any], weights: Mapping[str, Array]
+) -> tuple[Derivatives, Written]:
     """Adds what was asked for, and writes the file."""
     from pathlib import Path
 
@@ -91,20 +144,20 @@ def _written(model: Model, output: str, options: Mapping[str, Any]) -> tuple[Der
     require_other_file(model, Path(output))
     given = [{"extra_feed_dict": options["extra_feed_dict"]}] if options["extra_feed_dict"] else []
     feeds = resolve(model.source, given).extra_feed_dict
-    added = _added(model, options)
+    added = _added(model, options, tuple(weights))
     if not added.results:
         raise UsageError(f"nothing depends on {', '.join(added.missing)} here; --unconnected zero writes zeros.")
     outputs = dict.fromkeys([*model.graph.outputs, *added.results.values()])
-    return added, export(model, output, tuple(outputs), feeds)
+    return added, export(model, output, tuple(outputs), feeds, weights, per_sample=options["per_sample"])
 
 
-def _added(model: Model, options: Mapping[str, Any]) -> Derivatives:
+def _added(model: Model, options: Mapping[str, Any], weights: tuple[str, ...]) -> Derivatives:
     """The derivatives that the options ask for."""
     from gradcheck_cli.api.gradients import AggregationMethod, aggregate_of, all_missing, scope_of
     from gradcheck_cli.errors import NoGradientError
     from gradcheck_cli.export.derivatives import derivatives
 
-    xs, ys = _targets(model, options)
+    xs, ys = _targets(model, options, weights)
     how = {
         **{name: options[name] for name in ("gate", "colocate")},
         "scope": scope_of(options["name"]),
@@ -120,7 +173,7 @@ def _added(model: Model, options: Mapping[str, Any]) -> Derivatives:
         raise NoGradientError(all_missing(error, model.source), error.missing) from error
 
 
-def _targets(model: Model, options: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def _targets(model: Model, options: Mapping[str, Any], weights: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """The xs and ys of the derivatives: as given, else chosen as for a check."""
     from gradcheck_cli.errors import UsageError
     from gradcheck_cli.model import arguments
@@ -130,7 +183,12 @@ def _targets(model: Model, options: Mapping[str, Any]) -> tuple[list[str], list[
     if not ys:
         raise UsageError(f"{model.source.uri} has no float output: name a tensor to differentiate, --y NAME.")
     asked = _known(model, expanded(model.graph, options["x"], "--x"))
-    xs = choose_x(model.graph, ys, x=asked, params=options["params"], param=options["param"], ops=model.ops)
+    param = () if weights else options["param"]
+    xs = (
+        [*weights]
+        if weights and not asked and not options["params"]
+        else choose_x(model.graph, ys, x=(*asked, *weights), params=options["params"], param=param, ops=model.ops)
+    )
     if not xs:
         raise UsageError(f"{model.source.uri} has no float input or parameter that {', '.join(ys)} depends on.")
     if options["unconnected"] == "none":
@@ -179,6 +237,18 @@ def _said(model: Model, output: str, added: Derivatives, written: Written) -> It
         yield f"  open    {', '.join(written.open_dims)}: any size at which the model runs"
     yield from (f"  note    {note}" for note in written.notes)
     yield from (f"  note    nothing depends on {name} here: no derivative was written" for name in added.missing)
+    yield from _of_constant_sums(model)
     feeds = ", ".join(f"{name!r}: ..." for name in graph.free_inputs)
     first = next(iter(added.results.values()), graph.outputs[0])
     yield f"  run     onnxruntime.InferenceSession({output!r}).run([{first!r}], {{{feeds}}})"
+
+
+def _of_constant_sums(model: Model) -> Iterator[str]:
+    """Hints for outputs of a Softmax, of which ones as initial gradients say nothing."""
+    made = {name: node.op for node in model.graph.nodes for name in node.outputs}
+    request = model.requests[0]
+    for y, given in zip(request.ys, request.grad_ys, strict=True):
+        if given is None and made.get(y) == "Softmax":
+            axes = ",".join([":"] * (len(model.shape(y)) - 1) + ["0"])
+            yield (f"  note    {y} adds up to 1 whatever goes in, and its gradient to 0: --grad-ys inputs, or an entry, "
+                   f"--y '{y}[{axes}]'")  # fmt: skip

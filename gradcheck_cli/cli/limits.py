@@ -103,6 +103,17 @@ def bounds_of(layers: Sequence[Mapping[str, Any]], task: Task | None = None) -> 
     return Bounds(timeout, allowed(memory))
 
 
+def within(given: Mapping[str, Any], call: Callable[[], T]) -> T:
+    """The result of a call within the limits that were given, in a process of its own if there are any."""
+
+    def limited() -> T:
+        with held(allowed(given.get("memory_limit"))), time_limit(given.get("timeout")):
+            return call()
+
+    bounds = bounds_of([given])
+    return limited() if bounds is None else run(limited, bounds, ask=False)
+
+
 def run(call: Callable[[], T], bounds: Bounds, *, ask: bool) -> T:
     """The result of a call in a process of its own; with `ask`, onnxruntime is loaded there and not here."""
     from gradcheck_cli.checks.forward.runtime import WORKER

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -44,19 +45,25 @@ FOLDER = click.RichOption(
 @click.option("--graph", metavar="NAME", help="Which graph of a spec.")
 def command(models: str, output: str, **options: Any) -> int:
     """Write the graphs of a training step: loss, gradients and optimizer in plain ONNX."""
+    from gradcheck_cli.cli.limits import within
+
+    sys.stdout.write("\n".join(within(options, partial(_made, models, output, options))) + "\n")
+    return 0
+
+
+def _made(path: str, output: str, given: Mapping[str, Any]) -> list[str]:
+    """Writes the folder, and gives the sentences that tell so."""
     from gradcheck_cli.api import load
     from gradcheck_cli.cli.resolve import dims_of
-    from gradcheck_cli.graph.memory import held
     from gradcheck_cli.training import training_step
 
-    with held():
-        allow = bool(options.pop("allow_python"))
-        model = load(models, dims=dims_of(options.pop("dim")) or None, graph=options.pop("graph"), allow_python=allow)
-        metrics, straight = options.pop("metric"), bool(options.pop("straight_through"))
-        made = training_step(model, metrics=metrics, straight_through=straight, **options)
-        made.save(output)
-    sys.stdout.write("\n".join(_said(made, output)) + "\n")
-    return 0
+    options = {name: value for name, value in given.items() if name not in ("timeout", "memory_limit")}
+    allow = bool(options.pop("allow_python"))
+    model = load(path, dims=dims_of(options.pop("dim")) or None, graph=options.pop("graph"), allow_python=allow)
+    metrics, straight = options.pop("metric"), bool(options.pop("straight_through"))
+    made = training_step(model, metrics=metrics, straight_through=straight, **options)
+    made.save(output)
+    return [*_said(made, output)]
 
 
 def _said(made: TrainingStep, output: str) -> Iterator[str]:

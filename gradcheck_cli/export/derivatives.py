@@ -10,10 +10,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.export.gradient_graph import Written, graph_of
+from gradcheck_cli.export.parameters import rows_apart
 from gradcheck_cli.export.proof import objections, require_right
 from gradcheck_cli.formats import is_spec
 from gradcheck_cli.formats.companions import companion_files
@@ -22,6 +24,7 @@ from gradcheck_cli.model import Model
 from gradcheck_cli.model.request import Request, Seed
 
 Kind: TypeAlias = Literal["gradient", "jvp", "hvp"]
+_NOTHING: Mapping[str, Array] = MappingProxyType({})
 INPUTS = "inputs"  # initial gradients that are inputs of the file
 
 
@@ -109,8 +112,15 @@ class _Adding:
         return [*map(FreshNames(self.model.tensors).fresh, wanted)]
 
 
-def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], feeds: Mapping[str, Any]) -> Written:
-    """Writes the graph that computes `outputs`, in the model's own dtypes, with the tensors in `feeds` as constants."""
+def export(
+    model: Model, path: str | os.PathLike[str], outputs: Sequence[str], feeds: Mapping[str, Any],
+    defaults: Mapping[str, Array] = _NOTHING, *, per_sample: bool = False,
+) -> Written:  # fmt: skip
+    """Writes the graph that computes `outputs`, in the model's own dtypes, with the tensors in `feeds` as constants.
+
+    defaults    values of inputs for which a run need not give any
+    per_sample  the graph runs for each row of the batch by itself
+    """
     from gradcheck_cli.formats.onnx.file import outline_of
     from gradcheck_cli.formats.onnx.opset import LOWEST
     from gradcheck_cli.formats.onnx.write import write
@@ -118,7 +128,10 @@ def export(model: Model, path: str | os.PathLike[str], outputs: Sequence[str], f
     require_other_file(model, Path(path))
     made = graph_of(model, outputs, feeds)
     require_right(model, made, feeds)
-    made = replace(made, graph=with_unique_names(made.graph), notes=(*made.notes, *objections(model, made, feeds)))
+    notes = (*made.notes, *objections(model, made, feeds))
+    graph = rows_apart(made.graph) if per_sample else made.graph
+    graph = replace(graph, constants={**graph.constants, **{n: v for n, v in defaults.items() if n in graph.inputs}})
+    made = replace(made, graph=with_unique_names(graph), notes=notes)
     own = _file(model)  # which gives documentation and properties, if it is an ONNX file
     original = None if own is None or is_spec(own) else outline_of(own)
     write(made.graph, path, least=max(LOWEST, model.source.opset.get("", 0)), original=original)

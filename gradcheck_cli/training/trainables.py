@@ -12,9 +12,9 @@ import numpy as np
 from msgspec import Struct
 
 from gradcheck_cli.errors import UsageError, shown
-from gradcheck_cli.export.inner import captures_renamed, relabeled
+from gradcheck_cli.export.parameters import lifted, number_of, opened, reading
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType
-from gradcheck_cli.op import DTYPES, Ops
+from gradcheck_cli.op import Ops
 from gradcheck_cli.points.targets import differentiable_constants, fitting, matched_params, weights
 
 
@@ -49,49 +49,9 @@ def trained_inputs(
     if other := next((n for n, v in values.items() if v.dtype.kind not in "fV"), None):
         raise UsageError(f"{shown(other)} is {values[other].dtype}; weights of real numbers can be trained.")
     wide = {n: v.astype(np.float32) if v.dtype.itemsize < 4 else v for n, v in values.items()}
-    graph, factors = _adapted(_opened(graph, wide), ranks, np.random.default_rng(seed))
+    graph, factors = _adapted(opened(graph, wide), ranks, np.random.default_rng(seed))
     graph, statistics, updates, notes = _with_statistics(graph)
     return Trainables(graph, {**wide, **factors}, statistics, updates, tuple(notes))
-
-
-def lifted(graph: Graph) -> Graph:
-    """The graph with the float constants of graphs inside as constants of its own, which all graphs inside can read."""
-    fresh, found = FreshNames(graph.tensors), dict(graph.constants)
-
-    def inside(body: Graph) -> Graph:
-        own = {n: v for n, v in body.constants.items() if v.dtype.kind in "fV" and n not in body.inputs}
-        names = {n: fresh.fresh(n) for n in own}
-        found.update((names[n], v) for n, v in own.items())
-        left = {n: v for n, v in body.constants.items() if n not in own}
-        outer = replace(relabeled(body, names), constants=left)
-        return replace(outer, nodes=tuple(node.with_graphs(inside) for node in outer.nodes))
-
-    nodes = tuple(node.with_graphs(inside) for node in graph.nodes)
-    return replace(graph, nodes=nodes, constants=found) if len(found) > len(graph.constants) else graph
-
-
-def _opened(graph: Graph, values: Mapping[str, Array]) -> Graph:
-    """The graph with some constants as inputs; 16-bit ones are cast from a float32 input where they are read."""
-    kept = {n: v for n, v in graph.constants.items() if n not in values}
-    types = {n: TensorType(v.dtype, v.shape) for n, v in values.items()}
-    narrow = {n: _number(graph.constants[n]) for n, v in values.items() if v.dtype != graph.constants[n].dtype}
-    fresh = FreshNames(graph.tensors)
-    names = {n: fresh.fresh(f"{n}/narrow") for n in narrow}
-    casts = [Node("Cast", (n,), (names[n],), {"to": to}, name=names[n]) for n, to in narrow.items()]
-    inputs = (*graph.inputs, *(n for n in values if n not in graph.inputs))
-    nodes = (*casts, *_reading(graph.nodes, names))
-    return replace(graph, inputs=inputs, nodes=nodes, constants=kept, types={**graph.types, **types})
-
-
-def _number(x: Array) -> int:
-    return next(number for number, dtype in DTYPES.items() if dtype == x.dtype)
-
-
-def _reading(nodes: Iterable[Node], names: Mapping[str, str]) -> Iterator[Node]:
-    """The nodes, reading other tensors in place of some."""
-    for node in nodes:
-        inputs = tuple(names.get(n, n) for n in node.inputs)
-        yield replace(node.with_graphs(lambda graph: captures_renamed(graph, names)), inputs=inputs)
 
 
 def _ranks(graph: Graph, ys: Sequence[str], lora: Iterable[str]) -> Iterator[tuple[str, int]]:
@@ -121,7 +81,9 @@ def _adapted(graph: Graph, ranks: Mapping[str, int], rng: np.random.Generator) -
         factors[right] = rng.uniform(-bound, bound, (rank, columns)).astype(wide)
         nodes.append(Node("MatMul", (left, right), (low,), name=low))
         if value.dtype != wide:
-            nodes.append(Node("Cast", (low,), (low := fresh.fresh(f"{low}/narrow"),), {"to": _number(value)}, name=low))
+            nodes.append(
+                Node("Cast", (low,), (low := fresh.fresh(f"{low}/narrow"),), {"to": number_of(value)}, name=low)
+            )
         if value.ndim > 2:
             shape = fresh.fresh(f"{name}/shape")
             constants[shape] = np.array(value.shape, np.int64)
@@ -129,7 +91,7 @@ def _adapted(graph: Graph, ranks: Mapping[str, int], rng: np.random.Generator) -
         nodes.append(Node("Add", (name, low), (sum_,), name=sum_))
         names[name] = sum_
     types = {**graph.types, **{n: TensorType(v.dtype, v.shape) for n, v in factors.items()}}
-    nodes.extend(_reading(graph.nodes, names))
+    nodes.extend(reading(graph.nodes, names))
     inputs = (*graph.inputs, *factors)
     return replace(graph, inputs=inputs, nodes=tuple(nodes), constants=constants, types=types), factors
 

@@ -1,0 +1,153 @@
+"""Weights as inputs of a file, and what else of its inputs and outputs a gradient file may have changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from gradcheck_cli.errors import UsageError, shown
+from gradcheck_cli.export.inner import captures_renamed, relabeled
+from gradcheck_cli.graph import Array, Dim, FreshNames, Graph, Node, TensorType
+from gradcheck_cli.op import DTYPES
+
+_SLICED = re.compile(r"(?P<name>.+)\[(?P<parts>[-\d:,.\s]+)\]", re.DOTALL)
+_PART = re.compile(r"\s*(-?\d*)\s*(?:(:)\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?)?")
+_END = np.iinfo(np.int64).max
+
+
+def lifted(graph: Graph) -> Graph:
+    """The graph with the float constants of graphs inside as constants of its own, which all graphs inside can read."""
+    fresh, found = FreshNames(graph.tensors), dict(graph.constants)
+
+    def inside(body: Graph) -> Graph:
+        own = {n: v for n, v in body.constants.items() if v.dtype.kind in "fV" and n not in body.inputs}
+        names = {n: fresh.fresh(n) for n in own}
+        found.update((names[n], v) for n, v in own.items())
+        left = {n: v for n, v in body.constants.items() if n not in own}
+        outer = relabeled(replace(body, constants=left), names)
+        return replace(outer, nodes=tuple(node.with_graphs(inside) for node in outer.nodes))
+
+    nodes = tuple(node.with_graphs(inside) for node in graph.nodes)
+    return replace(graph, nodes=nodes, constants=found) if len(found) > len(graph.constants) else graph
+
+
+def opened(graph: Graph, values: Mapping[str, Array]) -> Graph:
+    """The graph with some constants as inputs; those whose values are wider now are cast where they are read."""
+    kept = {n: v for n, v in graph.constants.items() if n not in values}
+    types = {n: TensorType(v.dtype, v.shape) for n, v in values.items()}
+    narrow = {n: number_of(graph.constants[n]) for n, v in values.items() if v.dtype != graph.constants[n].dtype}
+    fresh = FreshNames(graph.tensors)
+    names = {n: fresh.fresh(f"{n}/narrow") for n in narrow}
+    casts = [Node("Cast", (n,), (names[n],), {"to": to}, name=names[n]) for n, to in narrow.items()]
+    inputs = (*graph.inputs, *(n for n in values if n not in graph.inputs))
+    nodes = (*casts, *reading(graph.nodes, names))
+    return replace(graph, inputs=inputs, nodes=nodes, constants=kept, types={**graph.types, **types})
+
+
+def number_of(x: Array) -> int:
+    """ONNX's number of an array's dtype."""
+    return next(number for number, dtype in DTYPES.items() if dtype == x.dtype)
+
+
+def reading(nodes: Iterable[Node], names: Mapping[str, str]) -> Iterator[Node]:
+    """The nodes, reading other tensors in place of some, in their subgraphs too."""
+    for node in nodes:
+        inputs = tuple(names.get(n, n) for n in node.inputs)
+        yield replace(node.with_graphs(lambda graph: captures_renamed(graph, names)), inputs=inputs)
+
+
+def with_slice(graph: Graph, text: str) -> Graph:
+    """The graph with an entry or a slice of a tensor, called as `text` is: logits[:,3]; itself where it is none of one."""
+    found = _SLICED.fullmatch(text)
+    if text in graph.tensors or found is None or found["name"] not in graph.tensors:
+        return graph
+    declared = graph.types.get(found["name"], TensorType())
+    fresh, made, here = FreshNames({*graph.tensors, text}), list(graph.nodes), found["name"]
+    constants = dict(graph.constants)
+
+    def held(value: int | list[int]) -> str:
+        name = fresh.fresh(f"{text}/index")
+        constants[name] = np.array(value, np.int64)
+        return name
+
+    slices, entries = _parts(found["parts"], text, declared)
+    steps: list[tuple[str, tuple[str, ...], dict[str, int]]] = []
+    for axis, (first, last, step) in slices:
+        steps.append(("Slice", (held([first]), held([last]), held([axis]), held([step])), {}))
+    steps += [("Gather", (held(at),), {"axis": axis}) for axis, at in reversed(entries)]
+    steps = steps or [("Identity", (), {})]
+    for i, (op, more, attrs) in enumerate(steps):
+        name = text if i == len(steps) - 1 else fresh.fresh(f"{text}/part")
+        made.append(Node(op, (here, *more), (name,), attrs, name=name))
+        here = name
+    return replace(graph, nodes=tuple(made), constants=constants)
+
+
+def _parts(
+    parts: str, text: str, declared: TensorType
+) -> tuple[list[tuple[int, tuple[int, int, int]]], list[tuple[int, int]]]:
+    """Slices (start, stop, step) and single entries, each with its axis, counted from the end behind an ellipsis."""
+    slices, entries, behind = [], [], False
+    pieces = parts.split(",")
+    for i, piece in enumerate(pieces):
+        axis = i - len(pieces) if behind else i
+        if piece.strip() == "..." and not behind:
+            behind = True
+            continue
+        found = _PART.fullmatch(piece)
+        if found is None or not (found[1] or found[2]):
+            raise UsageError(f"{shown(text)}: write an index or a slice for each axis, such as [:,3] or [0,1:5].")
+        if not found[2]:
+            entries.append((axis, int(found[1])))
+            continue
+        step = int(found[4] or 1)
+        if not step:
+            raise UsageError(f"{shown(text)}: a slice needs a step other than 0.")
+        first, last = (0, _END) if step > 0 else (_END, -_END)
+        slices.append((axis, (int(found[1] or first), int(found[3] or last), step)))
+    if declared.shape is not None and len(pieces) - behind > len(declared.shape):
+        raise UsageError(f"{shown(text)}: the tensor has {len(declared.shape)} dimensions.")
+    return [each for each in slices if each[1] != (0, _END, 1)], entries
+
+
+def rows_apart(graph: Graph) -> Graph:
+    """The graph run for each row of a batch by itself: what it gives gets an axis of rows, in front of all others.
+
+    The batch is the first open dimension with which an input begins; all inputs that begin with it are taken row by row.
+    """
+    batch = next((d for n in graph.inputs if isinstance(d := _first(graph, n), str)), None)
+    rows = [n for n in graph.inputs if batch is not None and _first(graph, n) == batch]
+    if batch is None:
+        raise UsageError("--per-sample needs a batch: an input whose first dimension is open and has a name.")
+    fresh = FreshNames(graph.tensors)
+    axes = fresh.fresh("rows/axis")
+    single, row = ({n: fresh.fresh(f"{n}/{what}") for n in rows} for what in ("batch_of_one", "row"))
+    each = {n: fresh.fresh(f"{n}/of_row") for n in graph.outputs}
+    taken = [Node("Unsqueeze", (row[n], axes), (single[n],), name=single[n]) for n in rows]
+    ends = [Node("Squeeze", (n, axes), (each[n],), name=each[n]) if _first(graph, n) == batch else
+            Node("Identity", (n,), (each[n],), name=each[n]) for n in graph.outputs]  # fmt: skip
+    inner = replace(relabeled(graph, single), inputs=tuple(row.values()), outputs=tuple(each.values()), types={})
+    names = {n: fresh.fresh(f"{n}/inside") for n in graph.outputs if n not in single}
+    nodes = relabeled(replace(inner, nodes=(*taken, *inner.nodes, *ends), constants={}), names).nodes
+    types = {row[n]: replace(graph.types[n], shape=(graph.types[n].shape or ())[1:]) for n in rows}
+    types |= {each[n]: TensorType(graph.types[n].dtype, _behind(graph, n, batch)) for n in graph.outputs}
+    body = Graph(tuple(row.values()), tuple(each.values()), nodes, types=types, opset=graph.opset, name="row")
+    scan = Node("Scan", tuple(rows), graph.outputs, {"body": body, "num_scan_inputs": len(rows)}, name="rows")
+    outer = {n: TensorType(graph.types[n].dtype, None if (s := _behind(graph, n, batch)) is None else (batch, *s))
+             for n in graph.outputs}  # fmt: skip
+    constants = {**graph.constants, axes: np.array([0], np.int64)}
+    return replace(graph, nodes=(scan,), constants=constants, types={**graph.types, **outer})
+
+
+def _first(graph: Graph, name: str) -> Dim:
+    shape = graph.types.get(name, TensorType()).shape
+    return shape[0] if shape else None
+
+
+def _behind(graph: Graph, name: str, batch: str) -> tuple[Dim, ...] | None:
+    """The shape of a result for one row."""
+    shape = graph.types[name].shape
+    return shape if shape is None else shape[1:] if shape and shape[0] == batch else shape

@@ -1,0 +1,164 @@
+"""Options of `gradcheck grad`: weights as inputs, slices of outputs, rows by themselves, poles, limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.cli.conftest import Command
+from tests.export.open_models import open_session
+
+pytest.importorskip("onnxruntime")
+
+NET = """<ir_version: 9, opset_import: ["" : 18]> net (float[N,3] x) => (float[N,4] y)
+    <float[3,4] w = {1, 2, 0.5, -1, 3, -2, 0.1, 0.7, -0.3, 0.9, 2, 1}, float[4] b = {0, 1, -1, 0.5}>
+    { m = MatMul(x, w) z = Add(m, b) y = Tanh(z) }"""
+W = np.array([1, 2, 0.5, -1, 3, -2, 0.1, 0.7, -0.3, 0.9, 2, 1]).reshape(3, 4)
+B = np.array([0, 1, -1, 0.5])
+X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+BRANCHES = """<ir_version: 9, opset_import: ["" : 18]> g (bool c, float[N,2] x) => (float[N,2] y) {
+    y = If(c) <then_branch = a () => (float[N,2] u) <float[2,2] w = {1, 2, 3, 4.5}> { u = MatMul(x, w) },
+               else_branch = b () => (float[N,2] u) <float[2] v = {1, 2.5}> { u = Mul(x, v) }> }"""
+
+
+def written(gradcheck: Command, *options: str, text: str = NET) -> Any:
+    """A session of the file that `gradcheck grad` writes."""
+    done = asked(gradcheck, *options, text=text)
+    assert done.code == 0, done.err
+    return open_session(Path("g.onnx"))
+
+
+def asked(gradcheck: Command, *options: str, text: str = NET) -> Any:
+    """The command, run on a model in the working folder."""
+    onnx.save(onnx.parser.parse_model(text), "net.onnx")
+    return gradcheck("grad", "net.onnx", "-o", "g.onnx", *options)
+
+
+def slopes(x: Any, w: Any = W, b: Any = B) -> Any:
+    """1 - y^2, the derivative of y by what goes into its Tanh."""
+    return 1 - np.tanh(x @ w + b) ** 2
+
+
+def given(session: Any, **feeds: Any) -> dict[str, Any]:
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+
+
+def test_weights_are_inputs_whose_values_are_defaults(gradcheck: Command) -> None:
+    session = written(gradcheck, "--params-as-inputs")
+    found = given(session, x=X)
+    np.testing.assert_allclose(found["w_grad"], X.T @ slopes(X), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["b_grad"], slopes(X).sum(0), rtol=1e-5, atol=1e-6)
+    other = (W / 2).astype(np.float32)
+    found = given(session, x=X, w=other)
+    np.testing.assert_allclose(found["w_grad"], X.T @ slopes(X, other), rtol=1e-5, atol=1e-6)
+    assert "x_grad" not in found
+    assert {t.name for t in onnx.load("g.onnx").graph.initializer} >= {"w", "b"}
+
+
+def test_some_weights_beside_x(gradcheck: Command) -> None:
+    session = written(gradcheck, "--params-as-inputs", "--param", "b", "--x", "x")
+    assert {i.name for i in session.get_overridable_initializers()} == {"b"}
+    found = given(session, x=X, b=np.zeros(4, np.float32))
+    np.testing.assert_allclose(found["b_grad"], slopes(X, W, 0).sum(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["x_grad"], slopes(X, W, 0) @ W.T, rtol=1e-5, atol=1e-6)
+    assert {*found} == {"y", "x_grad", "b_grad"}
+
+
+@pytest.mark.parametrize("branch", [True, False])
+def test_weights_inside_of_branches_are_inputs(branch: bool, gradcheck: Command) -> None:
+    session = written(gradcheck, "--params-as-inputs", text=BRANCHES)
+    x = X[:, :2]
+    found = given(session, x=x, c=np.array(branch), w=np.eye(2, dtype=np.float32))
+    np.testing.assert_allclose(
+        found["w_grad"], x.T @ np.ones_like(x) if branch else np.zeros((2, 2)), rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_allclose(found["v_grad"], np.zeros(2) if branch else x.sum(0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("y[:,3]", (slice(None), 3)), ("y[0]", 0), ("y[0,1:3]", (0, slice(1, 3))), ("y[-1,::2]", (-1, slice(0, 4, 2))),
+        ("y[...,1]", (slice(None), 1)), ("y[:]", slice(None)), ("y[::-1,2]", (slice(None), 2)),
+        ("y[1:,:-1]", (slice(1, None), slice(None, -1))),
+    ],
+)  # fmt: skip
+def test_a_slice_of_an_output_is_differentiated(text: str, at: Any, gradcheck: Command) -> None:
+    session = written(gradcheck, "--y", text)
+    found, chosen = given(session, x=X), np.zeros((5, 4))
+    chosen[at] = 1
+    np.testing.assert_allclose(found["x_grad"], (slopes(X) * chosen) @ W.T, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("y[0,1,2]", "has 2 dimensions"), ("y[,1]", "write an index or a slice"), ("y[::0]", "a step other than 0"),
+     ("z2[0]", "no tensor 'z2[0]'"), ("y[a]", "no tensor 'y[a]'")],
+)  # fmt: skip
+def test_what_is_no_slice_is_said(text: str, said: str, gradcheck: Command) -> None:
+    done = asked(gradcheck, "--y", text)
+    assert done.code == 2
+    assert said in done.err
+    assert not Path("g.onnx").exists()
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_rows_by_themselves(rows: int, gradcheck: Command) -> None:
+    session = written(gradcheck, "--per-sample", "--params", "--x", "x")
+    x = X[:rows]
+    found = given(session, x=x)
+    np.testing.assert_allclose(found["y"], np.tanh(x @ W + B), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["x_grad"], slopes(x) @ W.T, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["w_grad"], np.einsum("ni,nj->nij", x, slopes(x)), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found["b_grad"], slopes(x), rtol=1e-5, atol=1e-6)
+    onnx.checker.check_model(onnx.load("g.onnx"), full_check=True)
+
+
+def test_rows_of_weights_that_are_inputs(gradcheck: Command) -> None:
+    found = given(written(gradcheck, "--per-sample", "--params-as-inputs"), x=X, b=np.zeros(4, np.float32))
+    np.testing.assert_allclose(found["b_grad"], slopes(X, W, 0), rtol=1e-5, atol=1e-6)
+
+
+def test_without_a_batch_there_are_no_rows(gradcheck: Command) -> None:
+    done = asked(gradcheck, "--per-sample", text=NET.replace("N", "5"))
+    assert done.code == 2
+    assert "--per-sample needs a batch" in done.err
+
+
+POLES = """<ir_version: 9, opset_import: ["" : 18]> p (float[N] x) => (float[N] y)
+    {{ zero = Constant<value_float = 0.0>() on = Greater(x, zero) r = {op} y = Where(on, r, zero) }}"""
+
+
+@pytest.mark.parametrize(
+    ("op", "slope"),
+    [("Sqrt(x)", lambda x: 0.5 / np.sqrt(x)), ("Log(x)", lambda x: 1 / x), ("Reciprocal(x)", lambda x: -1 / x**2)],
+)
+def test_nothing_flows_into_poles_when_asked(op: str, slope: Any, gradcheck: Command) -> None:
+    x = np.array([4.0, 0.0, 0.25, -1.0], np.float32)
+    plain = given(written(gradcheck, text=POLES.format(op=op)), x=x)["x_grad"]
+    safe = given(written(gradcheck, "--safe", text=POLES.format(op=op)), x=x)["x_grad"]
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(safe, np.where(x > 0, slope(x), 0), rtol=1e-6)
+    assert np.isnan(plain[1])
+    assert np.array_equal(plain[[0, 2]], safe[[0, 2]])
+
+
+def test_limits_hold(gradcheck: Command) -> None:
+    assert asked(gradcheck, "--timeout", "60s", "--memory-limit", "1GiB").code == 0
+    Path("g.onnx").unlink()
+    done = asked(gradcheck, "--timeout", "0.001s")
+    assert done.code == 6
+    assert "--timeout" in done.err
+    assert not Path("g.onnx").exists()
+
+
+def test_a_sum_that_is_always_one_brings_a_hint(gradcheck: Command) -> None:
+    text = NET.replace("Tanh(z)", "Softmax(z)")
+    hint = "y adds up to 1 whatever goes in, and its gradient to 0: --grad-ys inputs, or an entry, --y 'y[:,0]'"
+    assert hint in asked(gradcheck, text=text).out
+    assert "adds up" not in asked(gradcheck, "--grad-ys", "inputs", text=text).out
+    assert "adds up" not in asked(gradcheck, "--y", "y[:,0]", text=text).out
