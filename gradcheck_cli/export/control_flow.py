@@ -24,7 +24,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import inexact
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.autodiff.trace import GraphFunction
-from gradcheck_cli.errors import GradcheckError, UnsupportedError
+from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.inner import (
     FLAG,
     NUMBER,
@@ -55,7 +55,7 @@ def if_vjp(cts: Cts, ans: Cts, condition: Var, *around: Var, kept: KeptNode) -> 
     """An If whose branches give the cotangents of the tensors that either branch reads; zeros if only the other does."""
     tape, seeds = condition.tape, {i: ct for i, ct in enumerate(cts) if ct is not None}
     xs = [x.name for x in around if sym.wanted(x) and inexact(x)]
-    branches = [_Branch.of(tape, key, graph, seeds, xs) for key, graph in kept.node.attrs.items()]
+    branches = [_Branch.of(tape, key, graph, seeds, xs, condition.name) for key, graph in kept.node.attrs.items()]
     given = [x for x in xs if any(x in branch.cts for branch in branches)]
     if not given:
         return (None, *(None for _ in around))
@@ -74,13 +74,14 @@ class _Branch:
     cts: Mapping[str, Var]
 
     @staticmethod
-    def of(tape: Tape, key: str, graph: Graph, seeds: Mapping[int, Var], xs: Sequence[str]) -> _Branch:
+    def of(tape: Tape, key: str, graph: Graph, seeds: Mapping[int, Var], xs: Sequence[str], condition: str) -> _Branch:
         inner = InnerTape(tape, key, f"{key} of {tape.place.inside}")
         try:
             outs = inner.run(graph)
         except GradcheckError as error:
             raise UnsupportedError(
-                f"{error}\nThe derivative of both branches has to be in a file, so that both must run at this point."
+                f"{error}\nThe derivative of both branches has to be in a file, so that both must run at this point, or "
+                f"one alone: --feed gives a value to what {shown(condition)} follows from."
             ) from error
         read = [x for x in xs if x in graph.captures]
         pairs = [(outs[i], inner.stand_in(ct.name, np.zeros_like(outs[i].value))) for i, ct in seeds.items()]

@@ -18,7 +18,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.backward import gradients, units_between
 from gradcheck_cli.autodiff.reach import Dependence
-from gradcheck_cli.autodiff.tape import Step, Tape, Var, run
+from gradcheck_cli.autodiff.tape import Large, Step, Tape, Var, run
 from gradcheck_cli.autodiff.trace import GraphFunction, names_within, run_node
 from gradcheck_cli.errors import ModelError, UnsupportedError
 from gradcheck_cli.export.runs import needed
@@ -88,6 +88,11 @@ class InnerTape(Tape):
                 self.fixed.add(name)
         self._read.update(names)
         return {name: self.var(name) for name in names}
+
+    def _given(self, op: Op, x: Any) -> Any:
+        if isinstance(x, Large) and x.name not in self.values:  # a kernel of many steps reads it where it stands
+            self.read([x.name])
+        return super()._given(op, x)
 
     def stand_in(self, name: str, value: Array) -> Var:
         """A tensor of the tape around it, with another value than there, perhaps of another shape."""

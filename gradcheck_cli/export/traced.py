@@ -389,7 +389,7 @@ def refused(what: str, found: Trials) -> UnsupportedError:
     python = ", ".join(f"{d!r}: {found.runs[0][d]}" for d in dims)
     ways = [f"{fixed}, in Python load(path, dims={{{python}}})"] if dims else []
     if found.counted:
-        ways.append(f"save(..., feeds={{{', '.join(f'{count.name!r}: ...' for count in found.counted)}}})")
+        ways.append(fed(count.name for count in found.counted))
     what = f"{what} that depends on the size of {', '.join(named)}, which a file cannot hold for every size."
     return UnsupportedError(f"{what} Fix it: {'; '.join(ways)}.")
 
@@ -461,8 +461,14 @@ def _fleeting(model: Model, tape: Tape, inputs: Iterable[str], what: str, name: 
 
 def to_fix(what: str, inputs: Iterable[str]) -> UnsupportedError:
     """The error for derivatives that are right at some values of inputs alone."""
-    fixed = ", ".join(f"{n!r}: ..." for n in inputs)
-    return UnsupportedError(f"{what}. Fix it: save(..., feeds={{{fixed}}}).")
+    return UnsupportedError(f"{what}. Fix it: {fed(inputs)}.")
+
+
+def fed(names: Iterable[str]) -> str:
+    """The words that give tensors a value in the file, for the command and in Python."""
+    names = list(names)
+    python = ", ".join(f"{n!r}: ..." for n in names)
+    return f"{' '.join(f'--feed {shown(n)}=VALUE' for n in names)}, in Python save(..., feeds={{{python}}})"
 
 
 @dataclass(frozen=True, slots=True)

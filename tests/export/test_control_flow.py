@@ -281,15 +281,16 @@ MODELS = [
 ]
 LAYERS = [
     Written(
-        f"{op} {direction}{extra}",
-        f"""g (float[T, N, 2] x, float[{d}, {gates * 3}, 2] w, float[{d}, {gates * 3}, 3] r,
-              float[{d}, {gates * 6}] b, int32[N] lengths) => (float[T, {d}, N, 3] y) {{
-          y = {op} <direction = "{direction}", hidden_size = 3{extra}> (x, w, r, b, lengths)
+        f"{op} {direction}{extra} of {size}",
+        f"""g (float[T, N, 2] x, float[{d}, {gates * size}, 2] w, float[{d}, {gates * size}, {size}] r,
+              float[{d}, {gates * 2 * size}] b, int32[N] lengths) => (float[T, {d}, N, {size}] y) {{
+          y = {op} <direction = "{direction}", hidden_size = {size}{extra}> (x, w, r, b, lengths)
         }}""",
         tuple(
             {
-                "x": single(t, t, n, 2), "w": single(1, d, gates * 3, 2), "r": single(2, d, gates * 3, 3) - 0.7,
-                "b": single(3, d, gates * 6), "lengths": np.array([t, max(t - 2, 0), 1, t][:n], np.int32),
+                "x": single(t, t, n, 2), "w": single(1, d, gates * size, 2),
+                "r": (single(2, d, gates * size, size) - 0.7) / (size / 3),
+                "b": single(3, d, gates * 2 * size), "lengths": np.array([t, max(t - 2, 0), 1, t][:n], np.int32),
             }
             for t, n in ((3, 2), (1, 1), (6, 4))
         ),
@@ -297,6 +298,7 @@ LAYERS = [
     )
     for op, gates, extra in (("RNN", 1, ""), ("GRU", 3, ""), ("GRU", 3, ", linear_before_reset = 1"), ("LSTM", 4, ""))
     for direction, d in (("forward", 1), ("reverse", 1), ("bidirectional", 2))
+    for size in (3, 24)  # a matrix of states beyond what is computed before it is read
 ]  # fmt: skip
 
 
