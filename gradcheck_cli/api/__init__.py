@@ -179,14 +179,17 @@ def save(
             the model was read from.
         UnsupportedError: a complex operator, which ONNX does not have; a branch that follows from values of an input
             (`feeds` fixes it); a size that no operator of ONNX computes from an open dimension
-            (`load(..., dims=...)` fixes it).
+            (`load(..., dims=...)` fixes it); a file that would not compute what the model does at other sizes and values,
+            or that onnxruntime, where it is installed, refuses although it runs the model.
     """
+    from gradcheck_cli.checks.forward.runtime import answers, installed
     from gradcheck_cli.export.derivatives import export
 
     if not isinstance(model, Model):
         raise UsageError(f"model is {call_options.described(model)}, not what load() gives.")
     names = arguments.names(model, outputs, "outputs") or model.graph.outputs
-    export(model, call_options.path(path, "path"), names, arguments.feeds(model, feeds, "feeds"))
+    fed = arguments.feeds(model, feeds, "feeds")
+    export(model, call_options.path(path, "path"), names, fed, runtime=answers if installed() else None)
 
 
 def _value(tape: Tape, name: str) -> Any:

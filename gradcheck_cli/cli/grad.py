@@ -58,8 +58,10 @@ def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> 
     """Write a model that also computes its gradients, for every size of its open dimensions."""
     if options["jvp"] and options["hvp"]:
         raise click.UsageError("--jvp and --hvp are two files: write one after the other.", ctx)
+    from gradcheck_cli.checks.forward.runtime import WORKER
     from gradcheck_cli.cli.limits import within
 
+    WORKER.warm()  # it gets ready while what follows is imported
     sys.stdout.write("\n".join(within(options, partial(_made, ctx, models, output, options))) + "\n")
     return 0
 
@@ -137,6 +139,7 @@ def _written(
     """Adds what was asked for, and writes the file."""
     from pathlib import Path
 
+    from gradcheck_cli.checks.forward.runtime import answers, installed
     from gradcheck_cli.cli.resolve import resolve
     from gradcheck_cli.errors import UsageError
     from gradcheck_cli.export.derivatives import export, require_other_file
@@ -148,7 +151,9 @@ def _written(
     if not added.results:
         raise UsageError(f"nothing depends on {', '.join(added.missing)} here; --unconnected zero writes zeros.")
     outputs = dict.fromkeys([*model.graph.outputs, *added.results.values()])
-    return added, export(model, output, tuple(outputs), feeds, weights, per_sample=options["per_sample"])
+    runtime = answers if installed() else None
+    written = export(model, output, tuple(outputs), feeds, weights, per_sample=options["per_sample"], runtime=runtime)
+    return added, written
 
 
 def _added(model: Model, options: Mapping[str, Any], weights: tuple[str, ...]) -> Derivatives:

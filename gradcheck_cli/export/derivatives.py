@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.export.gradient_graph import Written, graph_of
 from gradcheck_cli.export.parameters import rows_apart
-from gradcheck_cli.export.proof import objections, require_right
+from gradcheck_cli.export.proof import Runtime, proven, require_runs, sample
 from gradcheck_cli.formats import is_spec
 from gradcheck_cli.formats.companions import companion_files
 from gradcheck_cli.graph import Array, FreshNames, Graph
@@ -114,12 +114,13 @@ class _Adding:
 
 def export(
     model: Model, path: str | os.PathLike[str], outputs: Sequence[str], feeds: Mapping[str, Any],
-    defaults: Mapping[str, Array] = _NOTHING, *, per_sample: bool = False,
+    defaults: Mapping[str, Array] = _NOTHING, *, per_sample: bool = False, runtime: Runtime | None = None,
 ) -> Written:  # fmt: skip
     """Writes the graph that computes `outputs`, in the model's own dtypes, with the tensors in `feeds` as constants.
 
     defaults    values of inputs for which a run need not give any
     per_sample  the graph runs for each row of the batch by itself
+    runtime     runs the file too, before it is written
     """
     from gradcheck_cli.formats.onnx.file import outline_of
     from gradcheck_cli.formats.onnx.opset import LOWEST
@@ -127,15 +128,21 @@ def export(
 
     require_other_file(model, Path(path))
     made = graph_of(model, outputs, feeds)
-    require_right(model, made, feeds)
-    notes = (*made.notes, *objections(model, made, feeds))
+    notes = [*made.notes, *proven(model, made, feeds)]
+    values = {} if runtime is None else sample(model, made, feeds)
     graph = rows_apart(made.graph) if per_sample else made.graph
     graph = replace(graph, constants={**graph.constants, **{n: v for n, v in defaults.items() if n in graph.inputs}})
-    made = replace(made, graph=with_unique_names(graph), notes=notes)
+    made = replace(made, graph=with_unique_names(graph))
     own = _file(model)  # which gives documentation and properties, if it is an ONNX file
     original = None if own is None or is_spec(own) else outline_of(own)
-    write(made.graph, path, least=max(LOWEST, model.source.opset.get("", 0)), original=original)
-    return made
+
+    def proof(data: bytes) -> None:
+        assert runtime is not None
+        notes.append(require_runs(data, made.graph, model.graph, values, model.ops, runtime))
+
+    least = max(LOWEST, model.source.opset.get("", 0))
+    write(made.graph, path, least=least, original=original, proof=proof if values and not per_sample else None)
+    return replace(made, notes=tuple(filter(None, notes)))
 
 
 def with_unique_names(graph: Graph) -> Graph:

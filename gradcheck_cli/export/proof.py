@@ -6,22 +6,27 @@ ones have to be equal; and where shapes follow from values, what all runs had in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.errors import GradcheckError, shown
+from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.gradient_graph import Written
 from gradcheck_cli.export.traced import at, to_fix
-from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.formats.onnx.write import serialized, to_proto
+from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.model import Model
+from gradcheck_cli.op import DTYPES, Ops
 from gradcheck_cli.points.dims import sizes_in
 from gradcheck_cli.settings import Settings
 
+Runtime: TypeAlias = Callable[[bytes, Mapping[str, Array], Sequence[str]], Mapping[str, Array] | str | None]
+_BY_RUNTIME, _NOTHING = 0.05, 1e-6  # of the largest entry, which is rounding alone where it is tiny
+_HALF = 0.03  # the same where numbers are rounded to 16 bits on the way
 _ROUNDING = 1e-4  # of the largest entry: wrong formulas differ by far more, sums in another order by far less
 # Other values of inputs: all of one sign, which masks take or leave as a whole, and many that are equal.
 _OTHERWISE: tuple[tuple[Callable[[Array], Array], Callable[[Array], Array]], ...] = (
@@ -59,22 +64,76 @@ def _changed(x: Array, number: Callable[[Array], Array], flag: Callable[[Array],
     return np.asarray(number(x) if is_inexact(x.dtype) else flag(x) if x.dtype == np.bool_ else x, x.dtype)
 
 
-def objections(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterator[str]:
-    """Notes on sizes at which the file computes something else than the model, which is run in float64."""
+def proven(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterator[str]:
+    """Notes on sizes of 1 at which the file computes something else than the model, which is run in float64.
+
+    Raises UnsupportedError where it does so at sizes, values or draws of its own, by which it was not made.
+    """
+    require_right(model, made, feeds)
     fixed = {**model.dims, **made.trials.fixed}
     trials, ones = made.trials, dict.fromkeys(made.open_dims, 1)
     broadcast = [{**fixed, **dict.fromkeys({*trials.loose, *trials.loose.values()}, 4), d: 1} for d in trials.loose]
-    for dims in (fixed, {**fixed, **ones}, *broadcast) if made.open_dims else ():
-        settings = Settings(dims=dims, extra_feed_dict=feeds)
+    for dims in (fixed, {**fixed, **ones}, *broadcast) if made.open_dims else (fixed,):
         try:
-            tape = model.tape(made.graph.outputs, settings)
-        except GradcheckError:  # sizes at which the model does not run
+            tape = model.tape(made.graph.outputs, Settings(dims=dims, extra_feed_dict=feeds, seed=1))
+        except GradcheckError:  # sizes or values at which the model does not run
             continue
-        if not _agree(model, made, tape):
-            there = sizes_in(model.graph, {n: tape.named[n].shape for n in model.graph.inputs if n in tape.named})
-            sizes = ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
-            yield f"not right at {sizes}, where shapes follow otherwise than at larger sizes"
-            return
+        if _agree(model, made, tape):
+            continue
+        there = sizes_in(model.graph, {n: tape.named[n].shape for n in model.graph.inputs if n in tape.named})
+        sizes = ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
+        if dims is fixed:
+            at_sizes = f" at {sizes}" if sizes else ""
+            raise UnsupportedError(f"the file would compute something else than the model{at_sizes}; please report it.")
+        yield f"not right at {sizes}, where shapes follow otherwise than at larger sizes"
+        return
+
+
+def sample(model: Model, made: Written, feeds: Mapping[str, Any]) -> dict[str, Array]:
+    """Values of inputs and outputs of the file in a run of the model in float64; none where it does not run."""
+    dims = {**model.dims, **made.trials.fixed}
+    try:
+        tape = model.tape(made.graph.outputs, Settings(dims=dims, extra_feed_dict=feeds, seed=1))
+    except GradcheckError:
+        return {}
+    return {n: tape.named[n].value for n in (*made.graph.inputs, *made.graph.outputs) if n in tape.named}
+
+
+def require_runs(data: bytes, graph: Graph, own: Graph, values: Mapping[str, Array], ops: Ops, runtime: Runtime) -> str:
+    """A note on the run of a file by another runtime, if there is one to make; `values` are those of a run of ours.
+
+    Raises UnsupportedError where that runtime refuses the file, though it runs the model's `own` graph.
+    """
+    if {*graph.free_inputs, *graph.outputs} - {*values}:
+        return ""
+    given = {n: np.asarray(values[n], graph.types[n].dtype) for n in graph.inputs if n in values}
+    found = runtime(data, given, graph.outputs)
+    if isinstance(found, str):
+        alone = serialized(to_proto(own))
+        if isinstance(runtime(alone, given, own.outputs), str):
+            return f"onnxruntime runs neither the model nor this file: {found}"
+        raise UnsupportedError(f"onnxruntime runs the model, but would not run this file: {found}")
+    if found is None or _draws_any(graph, ops):
+        return ""
+    off = {n: _distance(values[n], y) for n, y in found.items()}
+    far = max(off, key=off.__getitem__, default="")
+    if not off or off[far] < _BY_RUNTIME:
+        return ""
+    return f"{shown(far)} of a run in onnxruntime is {off[far]:.0e} of its largest entry away from that in float64"
+
+
+def _distance(wanted: Array, found: Array) -> float:
+    """The largest difference, in units of the largest entry, wherever both are finite."""
+    if wanted.shape != found.shape or not is_inexact(wanted.dtype):
+        return float(wanted.shape != found.shape)
+    finite = np.isfinite(wanted) & np.isfinite(found)
+    largest = np.max(np.abs(wanted[finite]), initial=0)
+    return float(np.max(np.abs(wanted - found)[finite], initial=0) / largest) if largest > _NOTHING else 0.0
+
+
+def _draws_any(graph: Graph, ops: Ops) -> bool:
+    """True if some node draws random numbers."""
+    return any((op := ops.get(node.key)) is not None and "rng" in op.signature.supplied for node in graph.all_nodes)
 
 
 def _agree(model: Model, made: Written, tape: Tape) -> bool:
@@ -90,7 +149,15 @@ def _agree(model: Model, made: Written, tape: Tape) -> bool:
     both = [
         (tape.named[n].value, found.named[n].value) for n in made.graph.outputs if n in found.named and n in tape.named
     ]
-    return all(w.shape == f.shape and (w.dtype.kind != "f" or _near(w, f)) for w, f in both)
+    near = _HALF if _narrows(made.graph) else _ROUNDING
+    return all(w.shape == f.shape and (w.dtype.kind != "f" or _near(w, f, near)) for w, f in both)
+
+
+def _narrows(graph: Graph) -> bool:
+    """True if some numbers have 16 bits."""
+    dtypes = [DTYPES.get(node.attrs.get("to", 0)) for node in graph.all_nodes if node.op == "Cast"]
+    dtypes += [*(t.dtype for t in graph.types.values()), *(v.dtype for v in graph.constants.values())]
+    return any(d is not None and is_inexact(d) and d.itemsize == 2 for d in dtypes)
 
 
 def _draws(model: Model, made: Written, tape: Tape) -> Iterator[tuple[str, Array]]:
@@ -103,8 +170,8 @@ def _draws(model: Model, made: Written, tape: Tape) -> Iterator[tuple[str, Array
                 yield name, tape.values[own]
 
 
-def _near(wanted: Array, found: Array) -> bool:
+def _near(wanted: Array, found: Array, near: float) -> bool:
     """True for arrays that are equal up to rounding, wherever the wanted values are finite."""
     finite = np.isfinite(wanted)
-    allowed = _ROUNDING * np.max(np.abs(wanted[finite]), initial=0)
+    allowed = near * np.max(np.abs(wanted[finite]), initial=0)
     return np.allclose(found[finite], wanted[finite], rtol=0, atol=allowed)

@@ -37,17 +37,21 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write(
-    graph: Graph, path: str | os.PathLike[str], *, least: int = LOWEST, original: ModelProto | None = None
-) -> None:
+    graph: Graph, path: str | os.PathLike[str], *, least: int = LOWEST, original: ModelProto | None = None,
+    proof: Callable[[bytes], None] | None = None,
+) -> None:  # fmt: skip
     """Writes the graph to a file.
 
     With more than 1.5 GB of constants, or if the `original` has external data, large constants go into a file
-    `<name>.data` beside it.  Documentation and properties come from the `original`.
+    `<name>.data` beside it.  Documentation and properties come from the `original`.  Before a file is written that
+    holds all of its constants, `proof` gets its bytes; what it raises leaves nothing behind.
     """
     target, before = Path(path), original.graph.initializer if original is not None else ()
     external = any(tensor.data_location == TensorProto.EXTERNAL for tensor in before)
     if _size(graph) <= EXTERNAL_ABOVE and not external:
-        data = _serialized(to_proto(graph, least=least, original=original))
+        data = serialized(to_proto(graph, least=least, original=original))
+        if proof is not None:
+            proof(data)
         with replacing(target) as file:
             file.write(data)
         return
@@ -56,7 +60,7 @@ def write(
         model = to_proto(
             graph, least=least, constants=ExternalConstants(weights, beside.name).tensor, original=original
         )
-        file.write(_serialized(model))
+        file.write(serialized(model))
 
 
 def to_proto(
@@ -191,7 +195,8 @@ def _packed(array: Array) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _serialized(model: ModelProto) -> bytes:
+def serialized(model: ModelProto) -> bytes:
+    """The bytes of a model; LimitError for more than a protobuf message can hold."""
     try:
         return bytes(model.SerializeToString(deterministic=True))
     except ValueError as error:
