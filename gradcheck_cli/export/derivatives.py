@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.export.gradient_graph import Written, graph_of
-from gradcheck_cli.export.parameters import rows_apart
+from gradcheck_cli.export.parameters import held_once, rows_apart
 from gradcheck_cli.export.proof import Runtime, proven, require_runs, sample
 from gradcheck_cli.formats import is_spec
 from gradcheck_cli.formats.companions import companion_files
@@ -132,7 +132,7 @@ def export(
     values = {} if runtime is None else sample(model, made, feeds)
     graph = rows_apart(made.graph) if per_sample else made.graph
     graph = replace(graph, constants={**graph.constants, **{n: v for n, v in defaults.items() if n in graph.inputs}})
-    made = replace(made, graph=with_unique_names(graph))
+    made = replace(made, graph=with_unique_names(held_once(graph)))
     own = _file(model)  # which gives documentation and properties, if it is an ONNX file
     original = None if own is None or is_spec(own) else outline_of(own)
 

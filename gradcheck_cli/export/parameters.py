@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from gradcheck_cli.op import DTYPES
 
 _SLICED = re.compile(r"(?P<name>.+)\[(?P<parts>[-\d:,.\s]+)\]", re.DOTALL)
 _PART = re.compile(r"\s*(-?\d*)\s*(?:(:)\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?)?")
+_LARGE = 1024  # bytes
 _END = np.iinfo(np.int64).max
 
 
@@ -23,7 +25,7 @@ def lifted(graph: Graph) -> Graph:
     fresh, found = FreshNames(graph.tensors), dict(graph.constants)
 
     def inside(body: Graph) -> Graph:
-        own = {n: v for n, v in body.constants.items() if v.dtype.kind in "fV" and n not in body.inputs}
+        own = {n: v for n, v in body.constants.items() if v.dtype.kind in "fV" and n not in _ends(body)}
         names = {n: fresh.fresh(n) for n in own}
         found.update((names[n], v) for n, v in own.items())
         left = {n: v for n, v in body.constants.items() if n not in own}
@@ -32,6 +34,48 @@ def lifted(graph: Graph) -> Graph:
 
     nodes = tuple(node.with_graphs(inside) for node in graph.nodes)
     return replace(graph, nodes=nodes, constants=found) if len(found) > len(graph.constants) else graph
+
+
+def held_once(graph: Graph) -> Graph:
+    """The graph, with large constants that it or graphs inside hold twice once, where all of them can read it."""
+    seen: dict[tuple[Any, ...], list[str]] = {}
+    for each in _all_graphs(graph):
+        for name, value in each.constants.items():
+            if name not in _ends(each) and (key := _key(value)):
+                seen.setdefault(key, []).append(name)
+    twice = {key: names[0] for key, names in seen.items() if len(names) > 1}
+    if not twice:
+        return graph
+    fresh, found = FreshNames(graph.tensors), dict(graph.constants)
+    own = {_key(v): n for n, v in graph.constants.items() if n not in graph.inputs}
+    homes = {key: own.get(key) or fresh.fresh(name) for key, name in twice.items()}
+
+    def inside(body: Graph) -> Graph:
+        gone = {n: homes[key] for n, v in body.constants.items() if n not in _ends(body) and (key := _key(v)) in homes}
+        found.update((home, body.constants[n]) for n, home in gone.items())
+        left = {n: v for n, v in body.constants.items() if n not in gone}
+        outer = relabeled(replace(body, constants=left), gone)
+        return replace(outer, nodes=tuple(node.with_graphs(inside) for node in outer.nodes))
+
+    nodes = tuple(node.with_graphs(inside) for node in graph.nodes)
+    return replace(graph, nodes=nodes, constants=found)
+
+
+def _ends(body: Graph) -> set[str]:
+    """Names that have to stay tensors of a graph: a constant among its inputs or outputs stays in it."""
+    return {*body.inputs, *body.outputs}
+
+
+def _key(value: Array) -> tuple[Any, ...]:
+    small = value.nbytes <= _LARGE or value.dtype == object
+    return () if small else (value.dtype, value.shape, value.tobytes())
+
+
+def _all_graphs(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for node in graph.nodes:
+        for inner in node.subgraphs:
+            yield from _all_graphs(inner)
 
 
 def opened(graph: Graph, values: Mapping[str, Array]) -> Graph:

@@ -162,3 +162,16 @@ def test_a_sum_that_is_always_one_brings_a_hint(gradcheck: Command) -> None:
     assert hint in asked(gradcheck, text=text).out
     assert "adds up" not in asked(gradcheck, "--grad-ys", "inputs", text=text).out
     assert "adds up" not in asked(gradcheck, "--y", "y[:,0]", text=text).out
+
+
+def test_weights_inside_of_branches_are_written_once(gradcheck: Command) -> None:
+    w, x = np.random.default_rng(0).normal(size=(40, 40)).astype(np.float32), np.ones((2, 40), np.float32)
+    model = onnx.parser.parse_model(BRANCHES.replace("float[N,2]", "float[N,40]").replace("float[2,2] w = {1, 2, 3, 4.5}",
+                                    "float[1] q = {1}").replace("float[2] v", "float[1] v").replace("1, 2.5", "2.5"))  # fmt: skip
+    model.graph.node[0].attribute[0].g.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    onnx.save(model, "net.onnx")
+    assert gradcheck("grad", "net.onnx", "-o", "g.onnx").code == 0
+    assert Path("g.onnx").stat().st_size < 1.5 * w.nbytes
+    for branch in (True, False):
+        found = given(open_session(Path("g.onnx")), x=x, c=np.array(branch))
+        np.testing.assert_allclose(found["x_grad"], np.ones_like(x) @ w.T if branch else 2.5 * x, rtol=1e-4)
