@@ -184,12 +184,13 @@ def test_paths_in_the_documentation_exist(name: str):
 
 
 def test_the_readme_names_options_and_codes_that_exist():
-    from gradcheck_cli.cli import diff, grad, report
+    from gradcheck_cli.cli import diff, grad, report, step
     from gradcheck_cli.cli.zoo.start import RUN_OPTIONS
     from gradcheck_cli.report.explanations import PAGES
 
     text = (ROOT / "README.md").read_text("utf-8")
-    every = (*check.command.params, *RUN_OPTIONS, *report.command.params, *grad.command.params, *diff.command.params)
+    commands = (check, report, grad, step, diff)
+    every = (*RUN_OPTIONS, *(param for each in commands for param in each.command.params))
     others = {"--rm", "--nthreads", "--resources", "--array"}  # of docker, dask, sbatch
     known = {name for option in every for name in option.opts} | {"--help"} | others
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
