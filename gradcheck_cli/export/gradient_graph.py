@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.autodiff.tape import Step, Var
+from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.export.control_flow import for_files
 from gradcheck_cli.export.runs import AlignedRuns, Sizes
@@ -25,15 +24,13 @@ from gradcheck_cli.export.traced import Declarations, Traced, Trials, refused, t
 from gradcheck_cli.formats.onnx.opset import versions
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, computing
 from gradcheck_cli.model import Model
-from gradcheck_cli.op import Ops
-from gradcheck_cli.ops import OPS
+from gradcheck_cli.ops.sparing import sparing
 from gradcheck_cli.ops.straight import rounded_again
 from gradcheck_cli.settings import Settings
 
 Shapes = Mapping[str, tuple[Sizes, ...]]
 _END = np.iinfo(np.int64).max
 _LARGE = 1024  # bytes; larger constants of one value are made at run time
-_TANH = OPS["", "Tanh"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,11 +298,12 @@ def relaxed(
 
 def _reshape(entries: Sequence[Sizes], shape: Sequence[Sizes]) -> list[Sizes]:
     """In a Reshape 0 stands for the size that the axis has already, -1 for the rest."""
-    if sum(map(_is_open, entries)) > 1:
+    rest = any(set(e) == {-1} for e in entries)
+    if sum(map(_is_open, entries)) > 1 - rest:
         entries = [
             _always(0, e) if i < len(shape) and _is_open(e) and e == shape[i] else e for i, e in enumerate(entries)
         ]
-    if sum(map(_is_open, entries)) == 1:
+    if sum(map(_is_open, entries)) == 1 and not rest:
         entries = [_always(-1, e) if _is_open(e) else e for e in entries]
     return list(entries)
 
@@ -335,17 +333,3 @@ def _is_open(sizes: Sizes) -> bool:
 
 def _always(value: int, sizes: Sizes) -> Sizes:
     return (value,) * len(sizes)
-
-
-def sparing(ops: Ops) -> Ops:
-    """The operators with rules of fewer nodes, for files; rules that the caller has replaced stay."""
-    return {**ops, _TANH.key: replace(_TANH, vjp=tanh_vjp)} if ops.get(_TANH.key) is _TANH else ops
-
-
-def tanh_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
-    """1 / cosh(x)^2, as precise as the rule for checks; runtimes have Cosh in float32 only."""
-    if x.dtype != np.float32:
-        assert _TANH.vjp is not None
-        return tuple(_TANH.vjp(ct, y, x))
-    c = sym.cosh(x)
-    return (ct / (c * c),)

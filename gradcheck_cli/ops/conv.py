@@ -105,7 +105,7 @@ def conv_vjp(ct: Var, y: Var, x: Var, w: Var, *b: Var, group: int, **geometry: I
     """ct_x is the transposed convolution of ct, ct_w the correlation of x and ct."""
     ct_x = scattered(ct, w, x, group, geometry) if sym.wanted(x) else None
     ct_w = correlated(x, ct, w.shape, group, geometry) if sym.wanted(w) else None
-    return ct_x, ct_w, *(_to_bias(ct) if sym.wanted(each) else None for each in b)
+    return ct_x, ct_w, *(to_bias(ct) if sym.wanted(each) else None for each in b)
 
 
 def conv_transpose_vjp(
@@ -114,7 +114,7 @@ def conv_transpose_vjp(
     """ct_x is the convolution of ct, ct_w the correlation of both."""
     ct_x = _leading(ct.tape.apply("Conv", ct, w, group=group, **geometry), x.shape) if sym.wanted(x) else None
     ct_w = correlated(ct, x, w.shape, group, geometry) if sym.wanted(w) else None
-    return ct_x, ct_w, *(_to_bias(ct) if sym.wanted(each) else None for each in b)
+    return ct_x, ct_w, *(to_bias(ct) if sym.wanted(each) else None for each in b)
 
 
 def scattered(ct: Var, w: Var, x: Var, group: int, geometry: dict[str, Any]) -> Var | None:
@@ -172,7 +172,8 @@ def _leading(x: Var, shape: Ints) -> Var:
     return sym.slice(x, (0,) * rank, shape[2:], range(2, x.ndim))
 
 
-def _to_bias(ct: Var) -> Var:
+def to_bias(ct: Var) -> Var:
+    """The cotangent of a bias: the sum over samples and places."""
     return sym.sum(ct, (0, *range(2, ct.ndim)), keepdims=False)
 
 

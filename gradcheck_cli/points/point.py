@@ -42,6 +42,7 @@ from gradcheck_cli.settings import ANY, Settings
 
 DEFAULT = (-1.0, 1.0)
 _LARGEST = (1 << 31) - 1  # integer that is drawn
+_POSITIVE = (0.0, np.inf)
 MAGNITUDES = (1.0, 0.1, 10.0)  # of what is drawn, point by point
 ELSEWHERE = ((0.1, 1.0), (-0.1, 0.1), (1.1, 3.0))  # where a model may be finite that is not where it was tried
 
@@ -55,9 +56,9 @@ def float_range(
     """
     low, high = DEFAULT
     limits = [-np.inf, np.inf]
-    for node, index in consumers(graph, name, ops):
+    for node, index, same in _domains(graph, name, ops):
         valid = operator_of(ops, node).interval(index, len(node.inputs))
-        if valid is not None and not _is_defined(graph, node, valid):
+        if valid is not None and (same or valid.ends == _POSITIVE) and not _is_defined(graph, node, valid):
             below = valid.high <= DEFAULT[0]
             low, high = valid.low if below else max(low, valid.low), valid.high if below or low < valid.high else high
             limits = [max(limits[0], valid.ends[0]), min(limits[1], valid.ends[1])]
@@ -104,6 +105,28 @@ def consumers(graph: Graph, name: str, ops: Ops) -> Iterator[tuple[Node, int]]:
                 yield node, index
                 if operator_of(ops, node).keeps_range(index):
                     same.update(n for n in node.outputs if n)
+
+
+def _domains(graph: Graph, name: str, ops: Ops) -> Iterator[tuple[Node, int, bool]]:
+    """The same (True), and nodes behind sums and positive factors, positive where the tensor is (False)."""
+    yield from ((node, index, True) for node, index in consumers(graph, name, ops))
+    like = {name}
+    for node in graph.nodes:
+        for index, read in enumerate(node.inputs):
+            if read in like:
+                if read != name:
+                    yield node, index, False
+                if _keeps_sign(graph, node, index):
+                    like.update(node.outputs)
+
+
+def _keeps_sign(graph: Graph, node: Node, index: int) -> bool:
+    """True of a sum, and of a product with a positive constant."""
+    if node.op in ("Add", "Sum") and not node.domain:
+        return True
+    factors = [graph.constants.get(n) for i, n in enumerate(node.inputs) if i != index]
+    scales = (node.op == "Mul" or (node.op == "Div" and index == 0)) and not node.domain
+    return scales and all(f is not None and bool((f > 0).all()) for f in factors)
 
 
 def _length(graph: Graph, node: Node, along: Along, sizes: Mapping[str, int]) -> int | None:

@@ -138,10 +138,11 @@ def test_a_point_is_the_same_whichever_others_are_tried():
 
 
 ELSEWHERE: dict[str, tuple[gc.Model, tuple[float, float]]] = {
-    "a logarithm behind a factor": (single(("Mul", "x two", "h"), ("Log", "h", "y"), two=2.0), (0.1, 1.0)),
+    "a logarithm of a cube": (single(("Mul", "x x", "q"), ("Mul", "q x", "h"), ("Log", "h", "y")), (0.1, 1.0)),
     "a root of one less": (single(("Sub", "x one", "h"), ("Sqrt", "h", "y"), one=1.0), (1.1, 3.0)),
     "an overflow": (single(("Mul", "x big", "h"), ("Exp", "h", "y"), big=5000.0), (-0.1, 0.1)),
-    "a power of a sum": (single(("Add", "x x", "h"), ("Pow", "h half", "y"), half=0.5), (0.1, 1.0)),
+    "a power of a cube": (single(("Mul", "x x", "q"), ("Mul", "q x", "h"), ("Pow", "h half", "y"), half=0.5),
+                          (0.1, 1.0)),
     "a domain that only a run shows": (single(("Neg", "x", "n"), ("Add", "n one", "h"), ("Log", "h", "y"), one=0.5),
                                        (-0.1, 0.1)),
 }  # fmt: skip
@@ -156,11 +157,21 @@ def test_inputs_are_drawn_elsewhere_where_the_model_is_not_finite(name: str):
     assert f"x in {low:g},{high:g}" in section((record,), Style())
 
 
+@pytest.mark.parametrize("nodes", [
+    (("Mul", "x two", "h"), ("Log", "h", "y")),
+    (("Add", "x x", "h"), ("Pow", "h half", "y")),
+    (("Mul", "x two", "h"), ("Mul", "x x", "q"), ("Add", "q h", "s"), ("Div", "s two", "d"), ("Sqrt", "d", "y")),
+])  # fmt: skip
+def test_what_positive_numbers_keep_positive_is_drawn_so(nodes: Any):
+    record = check(single(*nodes, two=2.0, half=0.5))
+    assert (record.status, record.ranges) == ("pass", {})
+
+
 def test_a_range_that_was_given_stays_and_another_one_is_named():
-    model, _ = ELSEWHERE["a logarithm behind a factor"]
+    model, _ = ELSEWHERE["a logarithm of a cube"]
     record = check(model, val_range={"x": (-1.0, -0.5)})
     assert (record.status, record.code, record.ranges) == ("inconclusive", "GC302", {})
-    assert "first NaN at node 1 Log 'y' (input min -" in record.message
+    assert "first NaN at node 2 Log 'y' (input min -" in record.message
     assert record.message.endswith("Narrow: --val-range x:0.1,1")
 
 
@@ -206,7 +217,7 @@ def test_where_no_float_input_leads_there_advice_is_to_feed_what_does():
 
 
 def test_values_that_were_given_are_never_replaced():
-    model, _ = ELSEWHERE["a logarithm behind a factor"]
+    model, _ = ELSEWHERE["a logarithm of a cube"]
     assert check(model, x_init_value={"x": np.full(6, -1.0)}).code == "GC302"
 
 

@@ -13,11 +13,11 @@ import pytest
 import gradcheck_cli as gc
 from benchmarks.node_count_models import COUNTED, Counted
 from benchmarks.node_counts import CLOSE, own
-from gradcheck_cli.export.gradient_graph import sparing
+from gradcheck_cli.ops.sparing import sparing
 from tests.rounding import FUNCTION, assert_rounded
 
 MOST = {  # nodes of the files of these models
-    "MLP, cross entropy": 21, "MLP, mean of squares": 18, "convnet like LeNet": 50, "encoder layer": 101,
+    "MLP, cross entropy": 21, "MLP, mean of squares": 18, "convnet like LeNet": 60, "encoder layer": 101,
     "LSTM cell": 48, "layer normalization": 24,
 }  # fmt: skip
 
@@ -97,15 +97,16 @@ def test_numbers_of_the_model_may_be_replaced_in_the_file(tmp_path: Path):
     assert found.tolist() == [18, 36]
 
 
-def test_tanh_is_as_precise_in_files_where_it_is_flat(tmp_path: Path):
+def test_the_slope_of_tanh_is_that_of_its_result(tmp_path: Path):
     graph = saved(tmp_path, "(float[6] x) => (float loss) { y = Tanh(x) loss = ReduceSum<keepdims=0>(y) }", ["x"])
+    assert "Cosh" not in ops(graph)
     x = np.float32([-60, -12, -1, 0, 9, 100])
     (found,) = gc.run([gc.load(tmp_path / "g.onnx")[graph.output[1].name]], {"x": x}, dtype="model")
     exact = np.cosh(x.astype(np.float64)) ** -2
-    assert_rounded(found, exact, roundings=4 * FUNCTION * 2, of=exact)
+    assert_rounded(found, exact, roundings=4 * FUNCTION * 2, of=np.ones(6))  # as PyTorch: rounded near 1, not near 0
 
 
 def test_a_rule_that_somebody_gave_is_the_one_in_the_file():
     wrong = {**gc.OPS, ("", "Tanh"): replace(gc.OPS["", "Tanh"], vjp=lambda ct, y, x: (ct,))}
-    assert sparing(wrong) is wrong
+    assert sparing(wrong)["", "Tanh"] is wrong["", "Tanh"]
     assert sparing(gc.OPS)["", "Tanh"].vjp is not gc.OPS["", "Tanh"].vjp

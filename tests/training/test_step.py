@@ -362,3 +362,11 @@ def test_what_cannot_be_is_said(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=said):
         folder(tmp_path, **options)
     assert not (tmp_path / "step").exists()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad", "rmsprop"])  # the sign of lion has no derivative
+def test_the_update_itself_passes_the_check(optimizer: str, tmp_path: Path) -> None:
+    folder(tmp_path, optimizer=optimizer, clip_norm=10.0)
+    report = gc.check(gc.load(tmp_path / "step" / "train.onnx"), mode="directional", forward="internal")
+    assert {check.status for check in report.checks} == {"pass"}
+    assert {check.y for check in report.checks} >= {"loss", "w1_next"}

@@ -1,0 +1,104 @@
+"""Gradient rules for files: of fewer nodes, and of operators for which runtimes have fast kernels.
+
+They give what the rules for checks give.  Those have other needs: every operator of theirs is checked itself, and runs
+for stacks of probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.op import Ops
+from gradcheck_cli.ops import OPS
+from gradcheck_cli.ops.conv import correlated, reach, scattered, to_bias
+
+_TANH, _CONV = OPS["", "Tanh"], OPS["", "Conv"]
+_MOST = 1 << 30
+_MOST_TAPS = 32  # of filters, beyond which all windows would be too much to hold
+
+
+def sparing(ops: Ops) -> Ops:
+    """The operators with such rules; rules that the caller has replaced stay."""
+    rules: dict[tuple[str, str], Any] = {_TANH.key: tanh_by_result, _CONV.key: conv_by_convolutions}
+    own = {key: replace(OPS[key], vjp=rule) for key, rule in rules.items() if ops.get(key) is OPS[key]}
+    return {**ops, **own} if own else ops
+
+
+def tanh_by_result(ct: Var, y: Var, x: Var) -> tuple[Var]:
+    """1 - y^2, as PyTorch has it; runtimes have Cosh in float32 alone, and it costs ten times as much."""
+    return (ct * (1.0 - y * y),)
+
+
+def conv_by_convolutions(
+    ct: Var, y: Var, x: Var, w: Var, *b: Var, group: int, **geometry: Any
+) -> tuple[Var | None, ...]:
+    """Of a convolution of stride 1 ct_x is one too, by the filters turned around; ct_w is a product with all windows."""
+    ct_x = ct_w = None
+    if sym.wanted(x):
+        plain = max(geometry["strides"]) == 1 and min(_margins(w, geometry)) >= 0
+        ct_x = _turned(ct, w, group, geometry) if plain else scattered(ct, w, x, group, geometry)
+    if sym.wanted(w):
+        few = prod(w.shape[2:]) <= _MOST_TAPS
+        ct_w = _by_product(ct, x, w, group, geometry) if few else correlated(x, ct, w.shape, group, geometry)
+    return ct_x, ct_w, *(to_bias(ct) if sym.wanted(each) else None for each in b)
+
+
+def _margins(w: Var, geometry: dict[str, Any]) -> list[int]:
+    """The padding with which the convolution of ct has the space of x: before all axes, then behind them."""
+    rank = w.ndim - 2
+    return [r - 1 - pad for r, pad in zip(2 * reach(w.shape[2:], geometry), geometry["pads"], strict=True)][: 2 * rank]
+
+
+def _turned(ct: Var, w: Var, group: int, geometry: dict[str, Any]) -> Var:
+    """The convolution of ct by the filters w `(M, C / group, *kernel)` as `(C, M / group, *kernel)`, turned around."""
+    (m, c), kernel = w.shape[:2], w.shape[2:]
+    space = range(2, w.ndim)
+    if group == 1:
+        w = sym.transpose(w, (1, 0, *space))
+    elif (m, c) != (group, 1):
+        parts = sym.transpose(sym.reshape(w, (group, m // group, c, *kernel)), (0, 2, 1, *range(3, w.ndim + 1)))
+        w = sym.reshape(parts, (group * c, m // group, *kernel))
+    if max(kernel) > 1:
+        w = sym.slice(w, [-1] * len(kernel), [-_MOST] * len(kernel), space, [-1] * len(kernel))
+    pads = _margins(w, geometry)
+    return ct.tape.apply("Conv", ct, w, group=group, **{**geometry, "pads": tuple(pads)})
+
+
+def _by_product(ct: Var, x: Var, w: Var, group: int, geometry: dict[str, Any]) -> Var:
+    """The cotangent of the filters: ct by all windows of x, a product for each sample and group, added up."""
+    taps = prod(w.shape[2:])
+    seen = x if taps == 1 and not _moves(geometry) else _windows(x, w.shape[2:], geometry)
+    if group == 1:
+        rows, columns = (sym.reshape(v, (*v.shape[:2], -1)) for v in (ct, seen))
+    else:
+        rows, columns = (sym.reshape(v, (v.shape[0], group, v.shape[1] // group, -1)) for v in (ct, seen))
+    return sym.reshape(sym.sum(sym.matmul(rows, sym.swap(columns)), (0,)), w.shape)
+
+
+def _moves(geometry: dict[str, Any]) -> bool:
+    """True unless a window of one tap is an entry of x, and each has one."""
+    return max(geometry["strides"]) > 1 or any(geometry["pads"])
+
+
+def _windows(x: Var, kernel: Sequence[int], geometry: dict[str, Any]) -> Var:
+    """The entries of x in all windows, `(N, C * taps, *out)`: each channel convolved by filters that pick one tap.
+
+    An axis of length 1 stands before those of the windows: onnxruntime would lay out images in blocks of channels.
+    """
+    taps, space = prod(kernel), x.shape[2:]
+    picks = x.tape.constant(np.eye(taps, dtype=x.dtype).reshape(taps, 1, 1, *kernel))
+    begins, ends = geometry["pads"][: len(kernel)], geometry["pads"][len(kernel) :]
+    deep = {
+        "strides": (1, *geometry["strides"]),
+        "dilations": (1, *geometry["dilations"]),
+        "pads": (0, *begins, 0, *ends),
+    }
+    seen = x.tape.apply("Conv", sym.reshape(x, (-1, 1, 1, *space)), picks, group=1, **deep)
+    return sym.reshape(seen, (-1, x.shape[1] * taps, *seen.shape[3:]))
