@@ -18,6 +18,7 @@ from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.export.control_flow import for_files
 from gradcheck_cli.export.runs import AlignedRuns, Sizes
+from gradcheck_cli.export.scan_order import in_order
 from gradcheck_cli.export.simplify import simplified
 from gradcheck_cli.export.size_formulas import NUMBERS, NoFormula, SizeTensors
 from gradcheck_cli.export.traced import Declarations, Traced, Trials, refused, traced, trials
@@ -93,6 +94,7 @@ def _simple(model: Model, found: Traced, made: Written, outputs: Sequence[str]) 
     gated = any(request.gate for request in model.requests_for(outputs))
     copies = [node for step, node in found.aligned.nodes if gated and step.origin < 0 and node.op == "Identity"]
     graph = simplified(made.graph, kept={*own, *(n for node in copies for n in node.outputs)})
+    graph = in_order(graph, {node.outputs for node in model.graph.nodes})
     return replace(made, graph=graph, added=sum(own.isdisjoint(node.outputs) for node in graph.nodes))
 
 
@@ -207,7 +209,7 @@ class _Composer:
     def _widened(self, node: Node) -> Iterator[Node]:
         """Replaces a scattered sum of 16-bit floats by one in float32: runtimes have no other."""
         dtype = self.found.aligned.dtypes.get(node.outputs[0])
-        scattered = node.op == "ScatterElements" and node.attrs.get("reduction", "none") != "none"
+        scattered = node.op in ("ScatterElements", "ScatterND") and node.attrs.get("reduction", "none") != "none"
         if not scattered or dtype is None or dtype.itemsize != 2:
             yield node
             return

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import gradcheck_cli as gc
@@ -99,3 +100,30 @@ def test_claims_about_more_tensors_tell_which_node_it_was(tmp_path: Path) -> Non
         assert suspects == {suspect}
     report = gc.check(model, grad={n: v if n == "V" else -v for n, v in right.items()}, x_init_value={"x": X}, y="loss")
     assert {c.suspect.op for c in report.checks if c.suspect} <= {"Tanh", "MatMul"}  # between V and B
+
+
+FORMS = {
+    "transposed": (lambda g: g.T, "is the transpose of d loss / d W"),
+    "flat": (lambda g: g.ravel(), "is d loss / d W, flat"),
+    "summed": (lambda g: g.sum(0), "is d loss / d W, summed over its first axis"),
+    "averaged": (lambda g: g.mean(0), "is 1/3 times d loss / d W, summed over its first axis"),
+    "scaled": (lambda g: g / 8, "is 1/8 times d loss / d W"),
+    "turned": (lambda g: -g, "is -1 times d loss / d W"),
+    "a row": (lambda g: g.reshape(1, -1), "is d loss / d W as a row"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_right_gradient_in_another_form_is_said_to_be_that(name: str, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]> g (float[5,3] x) => (float loss)
+        <float[3,4] W = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}> {
+            y = MatMul(x, W) h = Sigmoid(y) loss = ReduceSum<keepdims = 0>(h) }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    w = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3.0]).reshape(3, 4)
+    h = 1 / (1 + np.exp(-(x @ w)))
+    form, said = FORMS[name]
+    claimed = form(x.T @ (h * (1 - h)))
+    (check,) = gc.check(gc.load(tmp_path / "m.onnx"), "W", "loss", grad={"W": claimed}, x_init_value={"x": x}).checks
+    assert check.status == "fail"
+    assert any(note == f"numbers {said}" for note in check.notes), check.notes

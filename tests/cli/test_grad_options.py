@@ -91,7 +91,9 @@ def test_a_slice_of_an_output_is_differentiated(text: str, at: Any, gradcheck: C
     session = written(gradcheck, "--y", text)
     found, chosen = given(session, x=X), np.zeros((5, 4))
     chosen[at] = 1
-    np.testing.assert_allclose(found["x_grad"], (slopes(X) * chosen) @ W.T, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        found["x_grad"], (slopes(X) * chosen) @ W.T, rtol=1e-5, atol=2e-6
+    )  # 1 - y^2 is rounded near 1
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,9 @@ def test_rows_by_themselves(rows: int, gradcheck: Command) -> None:
     found = given(session, x=x)
     np.testing.assert_allclose(found["y"], np.tanh(x @ W + B), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found["x_grad"], slopes(x) @ W.T, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found["w_grad"], np.einsum("ni,nj->nij", x, slopes(x)), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        found["w_grad"], np.einsum("ni,nj->nij", x, slopes(x)), rtol=1e-5, atol=2e-6
+    )  # 1 - y^2 is rounded near 1
     np.testing.assert_allclose(found["b_grad"], slopes(x), rtol=1e-5, atol=1e-6)
     onnx.checker.check_model(onnx.load("g.onnx"), full_check=True)
 

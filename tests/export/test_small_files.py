@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 import gradcheck_cli as gc
 from benchmarks.node_count_models import COUNTED, Counted
@@ -110,3 +111,31 @@ def test_a_rule_that_somebody_gave_is_the_one_in_the_file():
     wrong = {**gc.OPS, ("", "Tanh"): replace(gc.OPS["", "Tanh"], vjp=lambda ct, y, x: (ct,))}
     assert sparing(wrong)["", "Tanh"] is wrong["", "Tanh"]
     assert sparing(gc.OPS)["", "Tanh"].vjp is not gc.OPS["", "Tanh"].vjp
+
+
+TURNED = """(float[T,3] x) => (float loss) <float[3] h = {0, 1, 2}> {
+    last, ys = Scan<num_scan_inputs = 1, body = b (float[3] s, float[3] r) => (float[3] n, float[3] o) {
+        m = Mul(s, r) n = Sin(m) o = Mul(n, s) }>(h, x)
+    q = Mul(ys, ys) loss = ReduceSum<keepdims=0>(q) }"""
+
+
+def test_the_reference_evaluator_runs_the_gradient_of_a_loop(tmp_path: Path):
+    graph = saved(tmp_path, TURNED, ["x"])
+    assert not [a for node in graph.node for a in node.attribute if a.name.endswith("_directions") and any(a.ints)]
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    names = [output.name for output in graph.output]
+    found = ReferenceEvaluator(onnx.load(tmp_path / "g.onnx")).run(names, {"x": x})
+    model = gc.load(tmp_path / "m.onnx")
+    (gradient,) = gc.gradients(model["loss"], [model["x"]])
+    for one, other in zip(found, gc.run([model["loss"], gradient], {"x": x}), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["Gather", "GatherND"])
+def test_half_precision_is_added_up_where_runtimes_can(op: str, tmp_path: Path):
+    index = {"Gather": "int64[3] i = {1, 0, 1}", "GatherND": "int64[3,1] i = {1, 0, 1}"}[op]
+    saved(tmp_path, f"""(float16[2,2] x) => (float16 loss) <{index}> {{
+        y = {op}(x, i) q = Mul(y, y) loss = ReduceSum<keepdims=0>(q) }}""", ["x"])  # fmt: skip
+    session = pytest.importorskip("onnxruntime").InferenceSession(tmp_path / "g.onnx")
+    x = np.float16([[1, 2], [3, -4]])
+    assert session.run(None, {"x": x})[1].tolist() == [[2, 4], [12, -16]]

@@ -37,6 +37,7 @@ from gradcheck_cli.checks.claims.claim import (
     seed_name,
     seeds_of,
 )
+from gradcheck_cli.checks.claims.likeness import likeness
 from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.checks.diagnose.suspects import suspect_record
 from gradcheck_cli.checks.estimates import beyond, threads
@@ -370,6 +371,7 @@ class Claiming:
         for pair in [pair for pair in pairs if pair.failed][:_BLAMED]:
             start = time.perf_counter()
             self._blame(pair, tape)
+            self._liken(pair)
             pair.seconds += time.perf_counter() - start
 
     def _blame(self, pair: Pair, tape: Tape) -> None:
@@ -384,6 +386,19 @@ class Claiming:
         graph, (other, theirs) = self.source.graph, (None, None) if given is None else (given.tape, given.graph)
         elsewhere = other_forward(tape, other, graph)
         pair.suspect = elsewhere or blame(tape, problem.y, pair.x, claims, graph, other, theirs)
+
+    def _liken(self, pair: Pair) -> None:
+        """Notes of a wrong claim that it is the right gradient in another form."""
+        problem, given = self._seen.get(pair.title, (None, None))
+        own = next((own for about, own in self._subjects.values() if about is problem), None)
+        if problem is None or given is None or own is None or pair.claim is None:
+            return
+        mine = own.jacobian(problem.theory_name(pair.x))
+        if mine is not None and mine.shape[1] == 1:
+            found = likeness(given.values, mine.reshape(pair.x_shape), f"d {shown(pair.y)} / d {shown(pair.x)}")
+            note = f"{pair.claim.by} is {found}"
+            if found and note not in pair.notes:
+                pair.notes.append(note)
 
     def _tape(self, point: Point, index: int) -> Tape:
         """A float64 run up to all tensors of the claims; seeds that are inputs have the shapes of their ys."""
