@@ -21,7 +21,7 @@ from gradcheck_cli.export.runs import AlignedRuns, Sizes
 from gradcheck_cli.export.scan_order import in_order
 from gradcheck_cli.export.simplify import simplified
 from gradcheck_cli.export.size_formulas import NUMBERS, NoFormula, SizeTensors
-from gradcheck_cli.export.traced import Declarations, Traced, Trials, refused, traced, trials
+from gradcheck_cli.export.traced import Declarations, Traced, Trials, Untried, refused, traced, trials
 from gradcheck_cli.formats.onnx.opset import versions
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, computing
 from gradcheck_cli.model import Model
@@ -75,6 +75,8 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
 
     try:
         return made(tried)
+    except Untried:
+        raise
     except UnsupportedError:  # at small sizes other rules may apply, such as broadcasting
         if not tried.small and not tried.by_values:
             raise

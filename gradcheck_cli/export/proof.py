@@ -28,11 +28,14 @@ Runtime: TypeAlias = Callable[[bytes, Mapping[str, Array], Sequence[str]], Mappi
 _BY_RUNTIME, _NOTHING = 0.05, 1e-6  # of the largest entry, which is rounding alone where it is tiny
 _HALF = 0.03  # the same where numbers are rounded to 16 bits on the way
 _ROUNDING = 1e-4  # of the largest entry: wrong formulas differ by far more, sums in another order by far less
-# Other values of inputs: all of one sign, which masks take or leave as a whole, and many that are equal.
+# Other values of inputs: all of one sign, which masks take or leave as a whole, many that are equal, and far larger ones.
 _OTHERWISE: tuple[tuple[Callable[[Array], Array], Callable[[Array], Array]], ...] = (
     (np.abs, np.ones_like),
     (lambda x: -np.abs(x), np.zeros_like),
     (np.round, np.logical_not),
+    (lambda x: 8 * x, np.logical_not),
+    (lambda x: x + 5, np.logical_not),
+    (lambda x: x - 5, np.logical_not),
     (lambda x: x, np.ones_like),
     (lambda x: x, np.zeros_like),
 )
@@ -83,6 +86,11 @@ def proven(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterator[st
         there = sizes_in(model.graph, {n: tape.named[n].shape for n in model.graph.inputs if n in tape.named})
         sizes = ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
         if dims is fixed:
+            whole = [n for n in made.graph.free_inputs if tape.named[n].value.dtype.kind in "iub"]
+            if whole:
+                raise to_fix(
+                    "the derivative follows from values, in a way that a file does not hold for every value", whole
+                )
             at_sizes = f" at {sizes}" if sizes else ""
             raise UnsupportedError(f"the file would compute something else than the model{at_sizes}; please report it.")
         yield f"not right at {sizes}, where shapes follow otherwise than at larger sizes"

@@ -33,6 +33,7 @@ from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import declared_shape, open_dims, sizes_given, symbol
 from gradcheck_cli.settings import Settings
 
+_FAR = 8.0  # times what is drawn: beyond thresholds that draws do not cross
 _FEWEST = 4  # runs that are needed to tell a formula
 _BEYOND_ONNX = {"Cofactors": "takes the place of determinants of more minors than a file should compute"}
 RUNS = 6  # three runs determine a sum of two dimensions; the others confirm it
@@ -53,7 +54,7 @@ class Trials:
     `equal` maps dimensions to the dimension that they must equal, `fixed` maps others to their only size.  The sizes
     include values of `counted` inputs.  `small` are smaller sizes, which are used if the same operators run there.
     `loose` maps dimensions that are equal or 1 to the one that they broadcast with.  `by_values`: shapes follow from
-    values, which differ between runs even where no size does.
+    values, which differ between runs even where no size does, those of `deciding` floats.
     """
 
     runs: tuple[Mapping[str, int], ...]
@@ -63,6 +64,7 @@ class Trials:
     fixed: Mapping[str, int] = field(default_factory=dict)
     counted: tuple[Count, ...] = ()
     by_values: bool = False
+    deciding: tuple[str, ...] = ()
 
     @property
     def strict(self) -> Trials:
@@ -93,8 +95,9 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     free = [d for d in batches if d not in given and d in base and _is_read(model, d, needed)]
     changing = {n for n in model.graph.free_inputs if n not in settings.extra_feed_dict} - {c.name for c in counted}
     by_values = bool(Dependence.on(changing, point.tape, model.graph).shapes)
+    deciding = tuple(_deciding(model, point.tape, changing)) if by_values else ()
     if not free and not counted:
-        return Trials((base,) * (RUNS if by_values else 1), by_values=by_values)
+        return Trials((base,) * (RUNS if by_values else 1), by_values=by_values, deciding=deciding)
     declared = [t.shape for t in model.graph.types.values() if t.shape is not None]
     shapes = (*declared, *(array.shape for array in model.graph.constants.values()))
     fixed = {d for shape in shapes for d in shape if isinstance(d, int)}  # sizes that open dimensions should not get
@@ -125,7 +128,28 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
         fixed={d: base[d] for d in free if d not in moved},
         counted=found,
         by_values=by_values,
+        deciding=deciding,
     )
+
+
+def _deciding(model: Model, tape: Tape, names: Collection[str]) -> Iterator[str]:
+    """Inputs of real numbers on whose values shapes depend."""
+    for name in sorted(names):
+        like = tape.values.get(name)
+        if like is not None and like.dtype.kind == "f" and Dependence.on([name], tape, model.graph).shapes:
+            yield name
+
+
+def otherwise(
+    model: Model, outputs: Sequence[str], settings: Settings, ops: Ops, names: Sequence[str], index: int
+) -> Settings:
+    """Settings that feed some inputs otherwise than they are drawn: with zeros, as masks of numbers have, or far larger."""
+    if not names or index % 3 == 0:
+        return settings
+    drawn = model.point(outputs, settings, ops, OutlinedTape).tape.values
+    half = {n: np.arange(drawn[n].size).reshape(drawn[n].shape) % 2 == 0 for n in names}
+    fed = {n: drawn[n] * (half[n] if index % 3 == 1 else np.where(half[n], _FAR, 1)) for n in names}
+    return replace(settings, extra_feed_dict={**settings.extra_feed_dict, **fed})
 
 
 def at(settings: Settings, sizes: Mapping[str, int], counted: Collection[Count]) -> Settings:
@@ -300,6 +324,10 @@ def _is_read(model: Model, dim: str, needed: set[str]) -> bool:
     )
 
 
+class Untried(UnsupportedError):
+    """The derivatives depend on values of which no others were tried."""
+
+
 @dataclass(frozen=True, slots=True)
 class Traced:
     """The steps of a model and its derivatives, with names of the file, and the trials that they were learned from.
@@ -331,19 +359,29 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
     fed: list[dict[str, Array]] = []
     given: Mapping[str, tuple[str, ...]] = {}
     done: list[Mapping[str, int]] = []
+    sizing: dict[str, list[Array]] = {}
+    known_to_vary = {*feeds, *(count.name for count in found.counted)}
     for sizes, tape in _tapes(model, outputs, settings, ops, found):
         done.append(sizes)
         known = _names(model, tape, outputs)
         if not runs:
-            known_to_vary = {*feeds, *(count.name for count in found.counted)}
             passing = frozenset(known.get(n, n) for n in _passing(model, tape, outputs, known_to_vary))
             given = dict(_statistics(model, tape))
+            sizing = {n: [] for n in _sizing(model, tape, outputs, known_to_vary)}
+        for name, values in sizing.items():
+            values.append(tape.values[name])
         fed.append({n: tape.values[n] for n in _fed(tape, feeds)})
         runs.append(TapeRun.of(tape, outputs))
         names.append(known)
+    stuck = [n for n, values in sizing.items() if all(np.array_equal(v, values[0]) for v in values)]
+    if stuck and len(done) > 1:
+        raise Untried(str(to_fix("shapes follow from values that were the same in all runs", stuck)))
     found = replace(found, runs=tuple(done))
     seeds = tuple(seed.name for request in model.requests_for(outputs) for seed in request.seeds if seed.open)
     result = aligned(runs, names, FreshNames({*model.graph.tensors, *outputs, *seeds}), partial(refused, found=found))
+    if found.deciding and (alike := _agreeing(model, result, found, passing)):
+        what = f"the shape of {alike!r} follows from values, of which all that were tried gave the same sizes"
+        raise Untried(str(to_fix(what, found.deciding)))
     filled = tuple(n for n, value in fed[0].items() if any(each[n].shape != value.shape for each in fed))
     result.varying.update({n: tuple(each[n] for each in fed) for n in filled})
     held = {n: value for n, value in fed[0].items() if n not in filled}
@@ -365,6 +403,7 @@ def _tapes(
             there = replace(at(settings, sizes, found.counted), seed=seed)
             known = Loose(frozenset(sizes[d] for d in found.loose), loose.names, loose.chance)
             try:
+                there = otherwise(model, outputs, there, ops, found.deciding, index)
                 tape = model.tape(outputs, there, ops, general=True, loose=known, on=OutlinedTape)
             except GradcheckError as error:
                 last = error
@@ -450,6 +489,24 @@ def _passing(model: Model, tape: Tape, outputs: Sequence[str], feeds: Collection
         if guard in found.values:
             raise _fleeting(model, tape, inputs, f"the way through a branch or a loop follows from {guard!r}", guard)
     return found.shapes
+
+
+def _agreeing(model: Model, result: AlignedRuns, found: Trials, passing: Collection[str]) -> str:
+    """A tensor whose shape follows from values, though it had the sizes of other dimensions in all runs; "" for none."""
+    known = {sizes for d, sizes in found.symbols.items() if d in found.dims}
+    shapes = {n: result.shapes.get(n, ()) for n in model.graph.tensors if n in passing}
+    agree = (n for n, axes in shapes.items() if axes and all(len({*each}) == 1 or each in known for each in axes))
+    return next(agree, "")
+
+
+def _sizing(model: Model, tape: Tape, outputs: Sequence[str], fixed: Collection[str]) -> Iterator[str]:
+    """Inputs of several integers on whose values the shapes of tensors behind them depend."""
+    read = {n for step in needed(tape, [tape.named[name].name for name in outputs]) for n in step.node.reads}
+    for name in model.graph.free_inputs:
+        like = tape.values.get(name) if name not in fixed else None
+        several = like is not None and like.dtype.kind in "iu" and like.size > 1
+        if several and not read.isdisjoint(Dependence.on([name], tape, model.graph).shapes):
+            yield name
 
 
 def _fleeting(model: Model, tape: Tape, inputs: Iterable[str], what: str, name: str) -> UnsupportedError:

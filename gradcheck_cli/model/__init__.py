@@ -235,14 +235,21 @@ class Model:
         return wanted[::-1]
 
     def _named(self, request: Request, found: Sequence[Var | None], *, by_graph: bool) -> Request:
-        each = zip(request.xs, found, request.names or [""] * len(request.xs), strict=True)
-        return replace(request, results=tuple(self._result(request, x, v, n, by_graph=by_graph) for x, v, n in each))
+        """The request with the names of its results: those of two xs differ, though their values may be one here."""
+        taken, names = set(self.tensors), dict[str, str | None]()
+        for x, v, wanted in zip(request.xs, found, request.names or [""] * len(request.xs), strict=True):
+            if x not in names:
+                names[x] = self._result(request, x, v, wanted, taken, by_graph=by_graph)
+                taken.update(filter(None, (names[x],)))
+        return replace(request, results=tuple(names[x] for x in request.xs))
 
-    def _result(self, request: Request, x: str, found: Var | None, wanted: str, *, by_graph: bool) -> str | None:
-        """The name of a result; if a tensor of the model has the name already, one with a number."""
+    def _result(
+        self, request: Request, x: str, found: Var | None, wanted: str, taken: Collection[str], *, by_graph: bool
+    ) -> str | None:
+        """The name of a result; if a tensor has the name already, one with a number."""
         if found is None and not request.zeros and not self._may_connect(request, x, by_graph=by_graph):
             return None
-        name, taken = wanted or (f"{request.scope}/{x}" if found is None else found.name), set(self.tensors)
+        name = wanted or (f"{request.scope}/{x}" if found is None else found.name)
         candidates = (f"{name}:{i}" if i else name for i in count())
         return next(n for n in candidates if n not in taken)
 

@@ -52,6 +52,11 @@ class TrainingStep(Struct, frozen=True):
     open_dims: tuple[str, ...]
     notes: tuple[str, ...]
 
+    @property
+    def models(self) -> dict[str, Model]:
+        """The models by the names of their files."""
+        return {"train.onnx": self.train, "eval.onnx": self.evaluate}
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes `train.onnx`, `eval.onnx`, `init.npz` and `step.py`, a loop over batches, into a folder."""
         from gradcheck_cli.training.folder import write_folder

@@ -11,12 +11,13 @@ import numpy as np
 
 from gradcheck_cli.export.derivatives import with_unique_names
 from gradcheck_cli.formats.onnx.opset import LOWEST
-from gradcheck_cli.formats.onnx.write import replacing, write
+from gradcheck_cli.formats.onnx.write import ExternalConstants, replacing, serialized, to_proto
 from gradcheck_cli.graph import Array
 
 if TYPE_CHECKING:
     from gradcheck_cli.training import TrainingStep
 
+_LARGE = 1 << 16  # bytes of a frozen weight that both graphs should not hold
 _LOOP = '''\
 """Trains the model of this folder: python step.py DATA.npz [STEPS] [BATCH].
 
@@ -60,11 +61,23 @@ if __name__ == "__main__":
 
 
 def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> None:
-    """Writes the files of a training step; each is written as a whole or not at all."""
+    """Writes the files of a training step; each is written as a whole or not at all.
+
+    Frozen weights of some size are in a file `frozen.data` that both graphs read.
+    """
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
-    for name, model in (("train.onnx", step.train), ("eval.onnx", step.evaluate)):
-        write(with_unique_names(model.graph), to / name, least=max(LOWEST, model.source.opset.get("", 0)))
+    graphs = {name: with_unique_names(model.graph) for name, model in step.models.items()}
+    least = max(LOWEST, step.train.source.opset.get("", 0))
+    if any(value.nbytes > _LARGE for graph in graphs.values() for value in graph.constants.values()):
+        with replacing(to / "frozen.data") as weights:
+            shared = ExternalConstants(weights, "frozen.data")
+            protos = {name: to_proto(graph, least=least, constants=shared.tensor) for name, graph in graphs.items()}
+    else:
+        protos = {name: to_proto(graph, least=least) for name, graph in graphs.items()}
+    for name, proto in protos.items():
+        with replacing(to / name) as file:
+            file.write(serialized(proto))
     _write_arrays(to / "init.npz", step.init)
     loop = _LOOP.format(data=", ".join(step.data), lr=step.lr, suffix=step.suffix, loss=step.loss)
     (to / "step.py").write_text(loop, "utf-8")

@@ -370,3 +370,20 @@ def test_the_update_itself_passes_the_check(optimizer: str, tmp_path: Path) -> N
     report = gc.check(gc.load(tmp_path / "step" / "train.onnx"), mode="directional", forward="internal")
     assert {check.status for check in report.checks} == {"pass"}
     assert {check.y for check in report.checks} >= {"loss", "w1_next"}
+
+
+def test_frozen_weights_are_written_once_for_both_graphs(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[N,200] x) => (float[N,200] y) {
+        h = MatMul(x, frozen) y = Add(h, b) }"""
+    model = onnx.parser.parse_model(text)
+    frozen = np.random.default_rng(0).normal(size=(200, 200)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(frozen, "frozen"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(200, np.float32), "b"))
+    onnx.save(model, tmp_path / "m.onnx")
+    gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t", trainable="b").save(tmp_path / "step")
+    assert sum(p.stat().st_size for p in (tmp_path / "step").iterdir()) < 1.3 * frozen.nbytes
+    session = runtime.InferenceSession(tmp_path / "step" / "eval.onnx")
+    x = np.ones((2, 200), np.float32)
+    (found,) = session.run(["y"], {"x": x, "t": x, "b": np.zeros(200, np.float32)})
+    np.testing.assert_allclose(found, x @ frozen, rtol=1e-4, atol=1e-4)

@@ -6,6 +6,7 @@ A file is complete or not written at all.  Documentation, properties and version
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -99,10 +100,11 @@ def embedded(name: str, array: Array) -> TensorProto:
 
 
 class ExternalConstants:
-    """Writes large constants into a data file, to which the tensors of the model refer."""
+    """Writes large constants into a data file, to which the tensors of one or several models refer; equal ones once."""
 
     def __init__(self, file: IO[bytes], location: str) -> None:
         self._file, self._location = file, location
+        self._places: dict[tuple[int, bytes], int] = {}  # length and digest of the bytes -> offset
 
     def tensor(self, name: str, array: Array) -> TensorProto:
         """A tensor with the values of a small array, or with the place of a large one in the data file."""
@@ -110,11 +112,19 @@ class ExternalConstants:
             return embedded(name, array)
         proto = TensorProto(name=name, dims=array.shape, data_type=elem_type(array, f"constant {name!r}"))
         proto.data_location = TensorProto.EXTERNAL
-        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
-        offset, length = self._file.tell(), self._file.write(_packed(array))
-        for key, value in (("location", self._location), ("offset", offset), ("length", length)):
+        data = _packed(array)
+        for key, value in (("location", self._location), ("offset", self._put(data)), ("length", data.nbytes)):
             proto.external_data.add(key=key, value=str(value))
         return proto
+
+    def _put(self, data: memoryview) -> int:
+        """The offset of some bytes in the file, which get there if they have not been written yet."""
+        key = data.nbytes, hashlib.sha256(data).digest()
+        if key not in self._places:
+            self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
+            self._places[key] = self._file.tell()
+            self._file.write(data)
+        return self._places[key]
 
 
 def _put_heading(model: ModelProto, original: ModelProto) -> None:
