@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +45,10 @@ FOLDER = click.RichOption(
 @click.option("--graph", metavar="NAME", help="Which graph of a spec.")
 def command(models: str, output: str, **options: Any) -> int:
     """Write the graphs of a training step: loss, gradients and optimizer in plain ONNX."""
+    from gradcheck_cli.checks.forward.runtime import WORKER
     from gradcheck_cli.cli.limits import within
 
+    WORKER.warm()  # it gets ready while what follows is imported
     sys.stdout.write("\n".join(within(options, partial(_made, models, output, options))) + "\n")
     return 0
 
@@ -62,11 +64,11 @@ def _made(path: str, output: str, given: Mapping[str, Any]) -> list[str]:
     model = load(path, dims=dims_of(options.pop("dim")) or None, graph=options.pop("graph"), allow_python=allow)
     metrics, straight = options.pop("metric"), bool(options.pop("straight_through"))
     made = training_step(model, metrics=metrics, straight_through=straight, **options)
-    made.save(output)
-    return [*_said(made, output)]
+    notes = made.save(output)
+    return [*_said(made, output, notes)]
 
 
-def _said(made: TrainingStep, output: str) -> Iterator[str]:
+def _said(made: TrainingStep, output: str, notes: Sequence[str]) -> Iterator[str]:
     """The sentences that tell what was written, and how to train."""
     graph = made.train.graph
     yield f"{output}  train.onnx ({len(graph.nodes)} nodes), eval.onnx, init.npz, step.py"
@@ -76,5 +78,5 @@ def _said(made: TrainingStep, output: str) -> Iterator[str]:
     yield f"  gives   {', '.join((made.loss, *made.metrics))}"
     if made.open_dims:
         yield f"  open    {', '.join(made.open_dims)}: any size at which the model runs"
-    yield from (f"  note    {note}" for note in made.notes)
+    yield from (f"  note    {note}" for note in (*made.notes, *notes))
     yield f"  run     python {os.path.join(output, 'step.py')} DATA.npz"

@@ -57,11 +57,14 @@ class TrainingStep(Struct, frozen=True):
         """The models by the names of their files."""
         return {"train.onnx": self.train, "eval.onnx": self.evaluate}
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes `train.onnx`, `eval.onnx`, `init.npz` and `step.py`, a loop over batches, into a folder."""
+    def save(self, folder: str | os.PathLike[str]) -> list[str]:
+        """Writes `train.onnx`, `eval.onnx`, `init.npz` and `step.py`, a loop over batches, into a folder.
+
+        Both graphs are run by onnxruntime first, where it is installed; gives notes on that, if there are any.
+        """
         from gradcheck_cli.training.folder import write_folder
 
-        write_folder(self, folder)
+        return write_folder(self, folder)
 
 
 def training_step(

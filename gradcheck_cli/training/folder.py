@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradcheck_cli.checks.forward.runtime import answers, installed
+from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.export.derivatives import with_unique_names
+from gradcheck_cli.export.proof import require_runs
 from gradcheck_cli.formats.onnx.opset import LOWEST
 from gradcheck_cli.formats.onnx.write import ExternalConstants, replacing, serialized, to_proto
 from gradcheck_cli.graph import Array
+from gradcheck_cli.settings import Settings
+from gradcheck_cli.training.update import RATE
 
 if TYPE_CHECKING:
     from gradcheck_cli.training import TrainingStep
@@ -60,12 +65,13 @@ if __name__ == "__main__":
 '''
 
 
-def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> None:
+def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str]:
     """Writes the files of a training step; each is written as a whole or not at all.
 
-    Frozen weights of some size are in a file `frozen.data` that both graphs read.
+    Frozen weights of some size are in a file `frozen.data` that both graphs read.  Without them, graphs are run by
+    onnxruntime first, where it is installed; gives notes on that.
     """
-    to = Path(folder)
+    to, notes = Path(folder), list[str]()
     to.mkdir(parents=True, exist_ok=True)
     graphs = {name: with_unique_names(model.graph) for name, model in step.models.items()}
     least = max(LOWEST, step.train.source.opset.get("", 0))
@@ -75,12 +81,26 @@ def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> None:
             protos = {name: to_proto(graph, least=least, constants=shared.tensor) for name, graph in graphs.items()}
     else:
         protos = {name: to_proto(graph, least=least) for name, graph in graphs.items()}
+        notes = [_proven(step, name, serialized(proto)) for name, proto in protos.items()] if installed() else []
     for name, proto in protos.items():
         with replacing(to / name) as file:
             file.write(serialized(proto))
     _write_arrays(to / "init.npz", step.init)
     loop = _LOOP.format(data=", ".join(step.data), lr=step.lr, suffix=step.suffix, loss=step.loss)
     (to / "step.py").write_text(loop, "utf-8")
+    return [note for note in notes if note]
+
+
+def _proven(step: TrainingStep, name: str, data: bytes) -> str:
+    """A note on the run of a graph by onnxruntime at the first values; UnsupportedError where it refuses it alone."""
+    model = step.models[name]
+    first = {n: value for n, value in {**step.init, RATE: np.array(step.lr)}.items() if n in model.graph.inputs}
+    try:
+        tape = model.tape(model.graph.outputs, Settings(extra_feed_dict=first, seed=1))
+    except GradcheckError:  # values at which the model does not run
+        return ""
+    values = {n: tape.named[n].value for n in (*model.graph.inputs, *model.graph.outputs) if n in tape.named}
+    return require_runs(data, model.graph, step.evaluate.graph, values, model.ops, answers)
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -1,0 +1,51 @@
+"""`gradcheck step`: what it writes and says, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+LOSS = ("--loss", "mse:a,target")
+
+
+def test_it_says_what_it_has_written(gradcheck: Command) -> None:
+    done = gradcheck(
+        "step", "mlp.onnx", *LOSS, "--optimizer", "momentum:nesterov=1", "--metric", "grad_norm", "-o", "out"
+    )
+    assert (done.code, done.err) == (0, "")
+    first, *others = done.out.splitlines()
+    assert first.startswith("out  train.onnx (")
+    assert "  gives   loss_1, grad_norm" in others
+    assert others[-1] == "  run     python out/step.py DATA.npz"
+    assert {p.name for p in Path("out").iterdir()} == {"train.onnx", "eval.onnx", "init.npz", "step.py"}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--loss", "mse:aux_ot,target"), 2, "has no tensor 'aux_ot'. Did you mean 'aux_out'?"),
+        (("--loss", "mae:logits,target"), 2, "write a tensor of the model, or mse:PREDICTION,TARGET"),
+        ((*LOSS, "--optimizer", "adan"), 2, "--optimizer adan: there are sgd, momentum, adam,"),
+        ((*LOSS, "--trainable", "encoder.*"), 2, "encoder.* fits no tensor"),
+        ((*LOSS, "--lora", "x:W"), 2, "write RANK:GLOB"),
+        ((*LOSS, "--accumulate", "0"), 2, "--accumulate"),
+        ((*LOSS, "--dim", "B=2"), 2, "B"),
+        ((*LOSS, "--timeout", "0.001s"), 6, "--timeout"),
+        ((), 2, "--loss"),
+    ],
+)
+def test_what_it_refuses(options: tuple[str, ...], code: int, said: str, gradcheck: Command) -> None:
+    done = gradcheck("step", "mlp.onnx", *options, "-o", "out")
+    assert done.code == code, done.err
+    assert said in done.err
+    assert not Path("out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said(gradcheck: Command) -> None:
+    Path("out").write_text("a file")
+    done = gradcheck("step", "mlp.onnx", *LOSS, "-o", "out")
+    assert done.code == 2
+    assert "out" in done.err
