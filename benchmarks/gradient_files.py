@@ -103,6 +103,57 @@ LAYERS = (
 )  # fmt: skip
 
 
+def _lenet(F: Any, x: Any, w: Mapping[str, Any]) -> Any:
+    h = F.max_pool2d(F.relu(F.conv2d(x, w["k"], w["b"])), 2)
+    h = F.max_pool2d(F.relu(F.conv2d(h, w["l"], w["c"])), 2)
+    return F.linear(F.relu(F.linear(h.flatten(1), w["u"])), w["v"])
+
+
+def _residual(F: Any, x: Any, w: Mapping[str, Any]) -> Any:
+    h = F.relu(F.batch_norm(F.conv2d(x, w["k"], padding=1), None, None, w["s"], w["b"], True))
+    return F.relu(x + F.batch_norm(F.conv2d(h, w["l"], padding=1), None, None, w["t"], w["c"], True))
+
+
+def _inverted(F: Any, x: Any, w: Mapping[str, Any]) -> Any:
+    h = F.hardswish(F.conv2d(x, w["e"]))
+    return x + F.conv2d(F.hardswish(F.conv2d(h, w["d"], padding=1, groups=128)), w["p"])
+
+
+def _encoder(F: Any, x: Any, w: Mapping[str, Any]) -> Any:
+    h = F.layer_norm(x + _attention(F, x, w), (128,), w["s"], w["t"])
+    return F.layer_norm(h + F.gelu(h @ w["f"]) @ w["g"], (128,), w["s"], w["t"])
+
+
+_ATTEND = LAYERS[9].nodes
+MODELS = (
+    Layer("model: MLP 784-256-10", (64, 784),
+          "h = Gemm<transB=1>(x, w, b) r = Relu(h) z = Gemm<transB=1>(r, v, c) y = LogSoftmax(z)",
+          {"w": (256, 784), "b": (256,), "v": (10, 256), "c": (10,)},
+          lambda F, x, w: F.log_softmax(F.linear(F.relu(F.linear(x, w["w"], w["b"])), w["v"], w["c"]), -1)),
+    Layer("model: LeNet", (32, 1, 28, 28),
+          "h = Conv(x, k, b) r = Relu(h) m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(r) g = Conv(m, l, c) a = Relu(g) "
+          "o = MaxPool<kernel_shape=[2,2], strides=[2,2]>(a) f = Flatten(o) d = Gemm<transB=1>(f, u) e = Relu(d) "
+          "y = Gemm<transB=1>(e, v)",
+          {"k": (6, 1, 5, 5), "b": (6,), "l": (16, 6, 5, 5), "c": (16,), "u": (120, 256), "v": (10, 120)}, _lenet),
+    Layer("model: residual block", (8, 64, 14, 14),
+          "h = Conv<pads=[1,1,1,1]>(x, k) n, m1, v1 = BatchNormalization<training_mode=1>(h, s, b, s, s) r = Relu(n) "
+          "g = Conv<pads=[1,1,1,1]>(r, l) o, m2, v2 = BatchNormalization<training_mode=1>(g, t, "
+          "c, t, t) a = Add(x, o) y = Relu(a)",
+          {"k": (64, 64, 3, 3), "s": (64,), "b": (64,), "l": (64, 64, 3, 3), "t": (64,), "c": (64,)}, _residual),
+    Layer("model: inverted residual", (8, 32, 28, 28),
+          "a = Conv(x, e) h = HardSwish(a) b = Conv<pads=[1,1,1,1], group=128>(h, "
+          "d) g = HardSwish(b) c = Conv(g, p) y = Add(x, c)",
+          {"e": (128, 32, 1, 1), "d": (128, 1, 3, 3), "p": (32, 128, 1, 1)}, _inverted),
+    Layer("model: encoder layer", (8, 64, 128),
+          _ATTEND.replace("y = MatMul", "att = MatMul") +
+          " r1 = Add(x, att) n1 = LayerNormalization(r1, s, t2) h1 = MatMul(n1, f) "
+          "g1 = Gelu(h1) h2 = MatMul(g1, g) r2 = Add(n1, h2) y = LayerNormalization(r2, s, t2)",
+          {**dict.fromkeys(("wq", "wk", "wv", "wo"), (128, 128)), "s": (128,), "t2": (128,), "f": (128, 512),
+           "g": (512, 128)},
+          lambda F, x, w: _encoder(F, x, {**w, "t": w["t2"]})),
+)  # fmt: skip
+
+
 def tables(quick: bool = False) -> Iterator[Table]:
     """One table, with one thread and with two."""
     table = Table("Gradient files", HEAD, note="x and all weights; onnxruntime runs the file as it is by default.")
@@ -116,7 +167,7 @@ def tables(quick: bool = False) -> Iterator[Table]:
 
 def rows(quick: bool, threads: int) -> list[tuple[Any, ...]]:
     """A row for each layer."""
-    return [row(layer, threads) for layer in (LAYERS[:2] if quick else LAYERS)]
+    return [row(layer, threads) for layer in (LAYERS[:2] if quick else (*LAYERS, *MODELS))]
 
 
 def row(layer: Layer, threads: int) -> tuple[Any, ...]:
