@@ -68,11 +68,13 @@ def _changed(x: Array, number: Callable[[Array], Array], flag: Callable[[Array],
 
 
 def proven(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterator[str]:
-    """Notes on sizes of 1 at which the file computes something else than the model, which is run in float64.
+    """Notes on sizes of 1 at which the file computes something else than the model, and on operators that runtimes read
+    otherwise than the standard.  The model is run in float64.
 
     Raises UnsupportedError where it does so at sizes, values or draws of its own, by which it was not made.
     """
     require_right(model, made, feeds)
+    yield from _differing(made.graph)
     fixed = {**model.dims, **made.trials.fixed}
     trials, ones = made.trials, dict.fromkeys(made.open_dims, 1)
     broadcast = [{**fixed, **dict.fromkeys({*trials.loose, *trials.loose.values()}, 4), d: 1} for d in trials.loose]
@@ -95,6 +97,15 @@ def proven(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterator[st
             raise UnsupportedError(f"the file would compute something else than the model{at_sizes}; please report it.")
         yield f"not right at {sizes}, where shapes follow otherwise than at larger sizes"
         return
+
+
+def _differing(graph: Graph) -> Iterator[str]:
+    """Notes on operators of a file that onnxruntime computes otherwise than ONNX defines them."""
+    clipped = [node for node in graph.all_nodes if node.key == ("", "LSTM") and node.attrs.get("clip", 0) > 0]
+    if clipped:
+        name = shown(clipped[0].name or clipped[0].outputs[0])
+        yield (f"LSTM {name}: the gradient follows ONNX, where clip bounds what goes into every activation; onnxruntime "
+               "does not bound the cell before the last one")  # fmt: skip
 
 
 def sample(model: Model, made: Written, feeds: Mapping[str, Any]) -> dict[str, Array]:

@@ -36,3 +36,16 @@ def test_sizes_at_which_the_file_is_another_are_told(tmp_path: Path, text: str, 
     assert dx is not None
     made = export(model, tmp_path / "g.onnx", ["y", dx.name], {})
     assert (list(made.notes), made.open_dims) == (notes, ("N",))
+
+
+@pytest.mark.parametrize("clip", ["", ", clip = 0.7"])
+def test_operators_that_a_runtime_reads_otherwise_are_told(clip: str, tmp_path: Path) -> None:
+    lstm = f"y, h, c = LSTM <hidden_size = 1{clip}> (x, w, r)"
+    onnx.save(onnx.parser.parse_model(f"""{HEAD} m (float[2,1,1] x) => (float[2,1,1,1] y)
+        <float[1,4,1] w = {{1, 2, 3, 4}}, float[1,4,1] r = {{1, 2, 3, 4}}> {{ {lstm} }}"""),
+        tmp_path / "m.onnx")  # fmt: skip
+    model = gc.load(tmp_path / "m.onnx")
+    [dx] = gc.gradients(model["y"], model["x"])
+    assert dx is not None
+    notes = export(model, tmp_path / "g.onnx", ["y", dx.name], {}).notes
+    assert [note.startswith("LSTM y: the gradient follows ONNX") for note in notes] == ([True] if clip else [])
