@@ -67,36 +67,37 @@ def _changed(x: Array, number: Callable[[Array], Array], flag: Callable[[Array],
     return np.asarray(number(x) if is_inexact(x.dtype) else flag(x) if x.dtype == np.bool_ else x, x.dtype)
 
 
-def proven(model: Model, made: Written, feeds: Mapping[str, Any]) -> Iterator[str]:
+def proven(model: Model, made: Written, feeds: Mapping[str, Any], here: Tape | None) -> Iterator[str]:
     """Notes on sizes of 1 at which the file computes something else than the model, and on operators that runtimes read
-    otherwise than the standard.  The model is run in float64.
+    otherwise than the standard; `here` is a `reference` run.
 
-    Raises UnsupportedError where it does so at sizes, values or draws of its own, by which it was not made.
+    Raises UnsupportedError where the file does so at other sizes, or at values or draws by which it was not made.
     """
     require_right(model, made, feeds)
+    if here is not None and not _agree(model, made, here):
+        raise _wrong(made, here)
     yield from _differing(made.graph)
-    fixed = {**model.dims, **made.trials.fixed}
-    trials, ones = made.trials, dict.fromkeys(made.open_dims, 1)
-    broadcast = [{**fixed, **dict.fromkeys({*trials.loose, *trials.loose.values()}, 4), d: 1} for d in trials.loose]
-    for dims in (fixed, {**fixed, **ones}, *broadcast) if made.open_dims else (fixed,):
+    fixed, ones = {**model.dims, **made.trials.fixed}, dict.fromkeys(made.open_dims, 1)
+    loose = made.trials.loose
+    broadcast = [{**fixed, **dict.fromkeys({*loose, *loose.values()}, 4), d: 1} for d in loose]
+    for dims in ({**fixed, **ones}, *broadcast) if made.open_dims else ():
         try:
-            tape = model.tape(made.graph.outputs, Settings(dims=dims, extra_feed_dict=feeds, seed=1))
-        except GradcheckError:  # sizes or values at which the model does not run
+            tape = model.tape(made.graph.outputs, Settings(dims=dims, extra_feed_dict=feeds))
+        except GradcheckError:  # sizes at which the model does not run
             continue
-        if _agree(model, made, tape):
-            continue
-        there = sizes_in(model.graph, {n: tape.named[n].shape for n in model.graph.inputs if n in tape.named})
-        sizes = ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
-        if dims is fixed:
-            whole = [n for n in made.graph.free_inputs if tape.named[n].value.dtype.kind in "iub"]
-            if whole:
-                raise to_fix(
-                    "the derivative follows from values, in a way that a file does not hold for every value", whole
-                )
-            at_sizes = f" at {sizes}" if sizes else ""
-            raise UnsupportedError(f"the file would compute something else than the model{at_sizes}; please report it.")
-        yield f"not right at {sizes}, where shapes follow otherwise than at larger sizes"
-        return
+        if not _agree(model, made, tape):
+            there = sizes_in(model.graph, {n: tape.named[n].shape for n in model.graph.inputs if n in tape.named})
+            sizes = ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
+            yield f"not right at {sizes}, where shapes follow otherwise than at larger sizes"
+            return
+
+
+def _wrong(made: Written, tape: Tape) -> UnsupportedError:
+    """The error for a file that is wrong at values by which it was not made."""
+    whole = [n for n in made.graph.free_inputs if n in tape.named and tape.named[n].value.dtype.kind in "iub"]
+    if whole:
+        return to_fix("derivatives follow from values, in a way that a file does not hold for every value", whole)
+    return UnsupportedError("the file would compute something else than the model; please report it.")
 
 
 def _differing(graph: Graph) -> Iterator[str]:
@@ -108,14 +109,19 @@ def _differing(graph: Graph) -> Iterator[str]:
                "does not bound the cell before the last one")  # fmt: skip
 
 
-def sample(model: Model, made: Written, feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """Values of inputs and outputs of the file in a run of the model in float64; none where it does not run."""
+def reference(model: Model, made: Written, feeds: Mapping[str, Any]) -> Tape | None:
+    """A run of the model in float64, at values by which the file was not made; None where it does not run."""
     dims = {**model.dims, **made.trials.fixed}
     try:
-        tape = model.tape(made.graph.outputs, Settings(dims=dims, extra_feed_dict=feeds, seed=1))
+        return model.tape(made.graph.outputs, Settings(dims=dims, extra_feed_dict=feeds, seed=1))
     except GradcheckError:
-        return {}
-    return {n: tape.named[n].value for n in (*made.graph.inputs, *made.graph.outputs) if n in tape.named}
+        return None
+
+
+def sample(made: Written, tape: Tape | None) -> dict[str, Array]:
+    """Values of inputs and outputs of the file in a run of the model."""
+    known = {} if tape is None else tape.named
+    return {n: known[n].value for n in (*made.graph.inputs, *made.graph.outputs) if n in known}
 
 
 def require_runs(data: bytes, graph: Graph, own: Graph, values: Mapping[str, Array], ops: Ops, runtime: Runtime) -> str:

@@ -16,7 +16,7 @@ from gradcheck_cli.errors import UsageError
 from gradcheck_cli.export.derivatives import derivatives
 from gradcheck_cli.export.gradient_graph import Written, graph_of
 from gradcheck_cli.export.inner import relabeled
-from gradcheck_cli.export.proof import proven
+from gradcheck_cli.export.proof import proven, reference
 from gradcheck_cli.graph import Array, FreshNames, Graph
 from gradcheck_cli.model import Model, arguments
 from gradcheck_cli.op import Ops
@@ -181,7 +181,8 @@ class _Making(Struct, frozen=True):
         grads = list(added.results.values())
         outputs = tuple(dict.fromkeys([loss, *metrics, *found.updates.values(), *grads]))
         made = graph_of(model, outputs, {})
-        return replace(made, notes=(*made.notes, *proven(model, made, {}))), grads
+        notes = (*made.notes, *proven(model, made, {}, reference(model, made, {})))
+        return replace(made, notes=notes), grads
 
     def _train(
         self, forward: Written, grads: Sequence[str], loss: str, metrics: Sequence[str], found: Trainables, suffix: str
