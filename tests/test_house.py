@@ -38,7 +38,7 @@ DOORS = {"__init__", "__main__", "pytest_plugin", "backend"}  # they open on api
 FLOOR = {name: -i for i, line in enumerate(FLOORS.split("\n")) for name in line.split()}
 LONGEST_FUNCTION, LONGEST_FILE, MOST_FILES = 50, 600, 290
 QUESTIONS = {"How", "It", "That", "Those", "What", "When", "Where", "Whether", "Which", "Who", "Whose", "Why"}
-MODULES_OF_A_CHECK, DEEPEST_KERNEL, NUMERICAL_KERNEL = 138, 22, 12  # of examples/mlp.onnx: own calls before a kernel
+MODULES_OF_A_CHECK, DEEPEST_KERNEL, NUMERICAL_KERNEL = 139, 22, 12  # of examples/mlp.onnx: own calls before a kernel
 SHAPELESS = {"core", "utils", "helpers", "common", "base"}
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("examples/*.py")])
 

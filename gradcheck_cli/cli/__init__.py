@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
+from gradcheck_cli.cli import interrupts
+
 if TYPE_CHECKING:
     from gradcheck_cli.errors import GradcheckError
 
@@ -41,6 +43,7 @@ def main(args: Sequence[str] | None = None) -> int:
         _flush()
         return code
     except KeyboardInterrupt:
+        interrupts.heard()
         return _end("interrupted", INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has gone
         _discard_output()
@@ -53,6 +56,7 @@ def run() -> NoReturn:
     """Runs `main` as the whole process, and ends it without tearing down what was imported, which takes long."""
     ended: list[int] = []
     gc.set_threshold(*_COLLECTED)
+    interrupts.install()
     if not atexit._ncallbacks():  # what is registered before comes after: a tracer may have its results to write
         atexit.register(_leave, ended)
     ended.append(main())

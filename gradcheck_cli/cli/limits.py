@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gradcheck_cli.cli import interrupts
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import GradcheckError, LimitError
@@ -71,6 +72,7 @@ def _by_thread(seconds: float) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        interrupts.heard()
         if over.is_set():
             raise _exceeded(seconds) from None
         raise

@@ -15,7 +15,7 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli import note
+from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.checker import Checker
@@ -164,6 +164,7 @@ class Run:
                 if self.options.get("fail_fast") and self._report().exit_code:
                     break
         except KeyboardInterrupt:
+            interrupts.heard()
             if self.output.for_people and self.records:
                 self.output.end(self._report())
             raise

@@ -276,3 +276,55 @@ def test_a_bug_is_one_line_and_a_file(folder: Path) -> None:
     path = Path(second.split()[4].rstrip("."))
     assert "KeyError: 'oops'" in path.read_text()
     path.unlink()
+
+
+LOST = """
+import signal, sys, time, weakref
+from gradcheck_cli.cli import interrupts
+
+interrupts.install()
+
+class Thing:
+    pass
+
+def interrupted(_):
+    signal.raise_signal(signal.SIGINT)
+
+thing = Thing()
+kept = weakref.ref(thing, interrupted)
+del thing  # Python drops what the callback raises
+try:
+    time.sleep(20)
+except KeyboardInterrupt:
+    interrupts.heard()
+    print("came again")
+"""
+
+
+def test_an_interrupt_in_a_callback_is_not_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("came again\n", "")
+
+
+SWALLOWED = """
+import signal, time
+from gradcheck_cli.cli import interrupts
+
+interrupts.install()
+try:  # as a library that takes any error of a look-up for a missing attribute
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    pass
+try:
+    time.sleep(20)
+except KeyboardInterrupt:
+    interrupts.heard()
+    print("came again")
+time.sleep(3.5)
+print("once")
+"""
+
+
+def test_an_interrupt_that_somebody_swallowed_comes_again_until_it_is_heard() -> None:
+    done = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("came again\nonce\n", "")

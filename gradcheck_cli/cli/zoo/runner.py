@@ -17,7 +17,7 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli import note
+from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.baseline import gates_of
 from gradcheck_cli.cli.bundles import hide_from_git
 from gradcheck_cli.cli.config import settings_above
@@ -121,6 +121,7 @@ class ZooRun:
                 if (first := next(waiting, None)) is not None:  # else no engine has to be started
                     self._run_engine(chain([first], waiting))
         except KeyboardInterrupt:
+            interrupts.heard()
             self.results.interrupted(jobs, time.monotonic() - began)
             raise
         if self.results.output.style.verbosity >= 0:
