@@ -118,7 +118,7 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     loose = {d for group in groups for d in group.dims[1:] if trial.broadcasts(group)}
     equal = {d: group.dims[0] for group in groups for d in group.dims[1:]}
     found = tuple(count for count in counted if count.symbol in moved)
-    ones = [{**runs[0], d: 1} for d in {*loose, *(equal[d] for d in loose)}]
+    ones = [{**runs[0], **each} for each in of_one({d: equal[d] for d in loose})]
     small = tuple({**base, **each} for each in (*_below(groups, fixed), *ones) if trial.runs(each))
     return Trials(
         runs,
@@ -130,6 +130,15 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
         by_values=by_values,
         deciding=deciding,
     )
+
+
+def of_one(loose: Mapping[str, str]) -> Iterator[dict[str, int]]:
+    """Sizes of 1 for dimensions that broadcast with one another: for each alone, then for all others than it."""
+    families = {base: [base, *(d for d, other in loose.items() if other == base)] for base in loose.values()}
+    for family in families.values():
+        yield from ({d: 1} for d in family)
+        if len(family) > 2:
+            yield from ({d: 1 for d in family if d != long} for long in family)
 
 
 def _deciding(model: Model, tape: Tape, names: Collection[str]) -> Iterator[str]:
