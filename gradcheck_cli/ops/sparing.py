@@ -19,7 +19,7 @@ from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.conv import correlated, reach, scattered, to_bias
 
-_TANH, _CONV = OPS["", "Tanh"], OPS["", "Conv"]
+_TANH, _CONV, _MISH = OPS["", "Tanh"], OPS["", "Conv"], OPS["", "Mish"]
 _MOST = 1 << 30
 _MOST_TAPS = 32  # of filters, beyond which all windows would be too much to hold
 
@@ -28,12 +28,21 @@ def sparing(ops: Ops) -> Ops:
     """The operators with such rules; rules that the caller has replaced stay."""
     rules: dict[tuple[str, str], Any] = {_TANH.key: tanh_by_result, _CONV.key: conv_by_convolutions}
     own = {key: replace(OPS[key], vjp=rule) for key, rule in rules.items() if ops.get(key) is OPS[key]}
+    if ops.get(_MISH.key) is _MISH:
+        own[_MISH.key] = replace(_MISH, forward=mish)
     return {**ops, **own} if own else ops
 
 
 def tanh_by_result(ct: Var, y: Var, x: Var) -> tuple[Var]:
     """1 - y^2, as PyTorch has it; runtimes have Cosh in float32 alone, and it costs ten times as much."""
     return (ct * (1.0 - y * y),)
+
+
+def mish(x: Var) -> Var:
+    """x tanh(softplus(x)); runtimes have Softplus in float32 alone."""
+    if x.dtype != np.float64:
+        return x * sym.tanh(sym.softplus(x))
+    return x * sym.tanh(sym.relu(x) + sym.log(sym.exp(-sym.abs(x)) + 1))
 
 
 def conv_by_convolutions(
