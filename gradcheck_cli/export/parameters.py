@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.export.inner import captures_renamed, relabeled
+from gradcheck_cli.export.size_formulas import NUMBERS
 from gradcheck_cli.graph import Array, Dim, FreshNames, Graph, Node, TensorType
-from gradcheck_cli.op import DTYPES
 
 _SLICED = re.compile(r"(?P<name>.+)\[(?P<parts>[-\d:,.\s]+)\]", re.DOTALL)
 _PART = re.compile(r"\s*(-?\d*)\s*(?:(:)\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?)?")
@@ -22,18 +22,8 @@ _END = np.iinfo(np.int64).max
 
 def lifted(graph: Graph) -> Graph:
     """The graph with the float constants of graphs inside as constants of its own, which all graphs inside can read."""
-    fresh, found = FreshNames(graph.tensors), dict(graph.constants)
-
-    def inside(body: Graph) -> Graph:
-        own = {n: v for n, v in body.constants.items() if v.dtype.kind in "fV" and n not in _ends(body)}
-        names = {n: fresh.fresh(n) for n in own}
-        found.update((names[n], v) for n, v in own.items())
-        left = {n: v for n, v in body.constants.items() if n not in own}
-        outer = relabeled(replace(body, constants=left), names)
-        return replace(outer, nodes=tuple(node.with_graphs(inside) for node in outer.nodes))
-
-    nodes = tuple(node.with_graphs(inside) for node in graph.nodes)
-    return replace(graph, nodes=nodes, constants=found) if len(found) > len(graph.constants) else graph
+    fresh = FreshNames(graph.tensors)
+    return _outward(graph, lambda name, value: fresh.fresh(name) if value.dtype.kind in "fV" else "")
 
 
 def held_once(graph: Graph) -> Graph:
@@ -44,15 +34,18 @@ def held_once(graph: Graph) -> Graph:
             if name not in _ends(each) and (key := _key(value)):
                 seen.setdefault(key, []).append(name)
     twice = {key: names[0] for key, names in seen.items() if len(names) > 1}
-    if not twice:
-        return graph
-    fresh, found = FreshNames(graph.tensors), dict(graph.constants)
-    own = {_key(v): n for n, v in graph.constants.items() if n not in graph.inputs}
+    fresh, own = FreshNames(graph.tensors), {_key(v): n for n, v in graph.constants.items() if n not in graph.inputs}
     homes = {key: own.get(key) or fresh.fresh(name) for key, name in twice.items()}
+    return _outward(graph, lambda name, value: homes.get(_key(value), "")) if homes else graph
+
+
+def _outward(graph: Graph, home: Callable[[str, Array], str]) -> Graph:
+    """The graph with constants of graphs inside as its own, under the name that `home` gives them; "" for those to stay."""
+    found = dict(graph.constants)
 
     def inside(body: Graph) -> Graph:
-        gone = {n: homes[key] for n, v in body.constants.items() if n not in _ends(body) and (key := _key(v)) in homes}
-        found.update((home, body.constants[n]) for n, home in gone.items())
+        gone = {n: to for n, v in body.constants.items() if n not in _ends(body) and (to := home(n, v))}
+        found.update((to, body.constants[n]) for n, to in gone.items())
         left = {n: v for n, v in body.constants.items() if n not in gone}
         outer = relabeled(replace(body, constants=left), gone)
         return replace(outer, nodes=tuple(node.with_graphs(inside) for node in outer.nodes))
@@ -82,18 +75,13 @@ def opened(graph: Graph, values: Mapping[str, Array]) -> Graph:
     """The graph with some constants as inputs; those whose values are wider now are cast where they are read."""
     kept = {n: v for n, v in graph.constants.items() if n not in values}
     types = {n: TensorType(v.dtype, v.shape) for n, v in values.items()}
-    narrow = {n: number_of(graph.constants[n]) for n, v in values.items() if v.dtype != graph.constants[n].dtype}
+    narrow = {n: NUMBERS[graph.constants[n].dtype] for n, v in values.items() if v.dtype != graph.constants[n].dtype}
     fresh = FreshNames(graph.tensors)
     names = {n: fresh.fresh(f"{n}/narrow") for n in narrow}
     casts = [Node("Cast", (n,), (names[n],), {"to": to}, name=names[n]) for n, to in narrow.items()]
     inputs = (*graph.inputs, *(n for n in values if n not in graph.inputs))
     nodes = (*casts, *reading(graph.nodes, names))
     return replace(graph, inputs=inputs, nodes=nodes, constants=kept, types={**graph.types, **types})
-
-
-def number_of(x: Array) -> int:
-    """ONNX's number of an array's dtype."""
-    return next(number for number, dtype in DTYPES.items() if dtype == x.dtype)
 
 
 def reading(nodes: Iterable[Node], names: Mapping[str, str]) -> Iterator[Node]:

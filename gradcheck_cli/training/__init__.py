@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -199,7 +198,7 @@ class _Making(Struct, frozen=True):
         after = {v: f"{n}{suffix}" for n, v in found.updates.items()}
         graph = relabeled(graph, after)
         nexts = (f"{n}{suffix}" for n in (*found.params, *found.statistics, *state, STEP))
-        whole = reduce(_joined, (update,), graph)
+        whole = _joined(graph, update)
         inputs = dict.fromkeys([*graph.inputs, *found.params, *state, RATE, STEP])
         return replace(whole, inputs=tuple(inputs), outputs=(loss, *metrics, *self._norm, *nexts)), state
 

@@ -26,7 +26,7 @@ _LARGE = 1 << 16  # bytes of a frozen weight that both graphs should not hold
 _LOOP = '''\
 """Trains the model of this folder: python step.py DATA.npz [STEPS] [BATCH].
 
-DATA.npz has an array for each of {data}, one sample after the other.  The checkpoint is what init.npz was, and the
+DATA.npz has an array for each name in DATA, one sample after the other.  The checkpoint is what init.npz was, and the
 next run goes on from it: values of parameters and state, by input of train.onnx; eval.onnx takes the parameters.
 """
 
@@ -37,6 +37,7 @@ import numpy as np
 import onnxruntime
 
 HERE, RATE = Path(__file__).parent, {lr!r}
+DATA = {data!r}
 CHECKPOINT = HERE / "checkpoint.npz"
 
 
@@ -86,7 +87,7 @@ def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str
         with replacing(to / name) as file:
             file.write(serialized(proto))
     _write_arrays(to / "init.npz", step.init)
-    loop = _LOOP.format(data=", ".join(step.data), lr=step.lr, suffix=step.suffix, loss=step.loss)
+    loop = _LOOP.format(data=step.data, lr=step.lr, suffix=step.suffix, loss=step.loss)
     (to / "step.py").write_text(loop, "utf-8")
     return [note for note in notes if note]
 

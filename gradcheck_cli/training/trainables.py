@@ -12,7 +12,8 @@ import numpy as np
 from msgspec import Struct
 
 from gradcheck_cli.errors import UsageError, shown
-from gradcheck_cli.export.parameters import lifted, number_of, opened, reading
+from gradcheck_cli.export.parameters import lifted, opened, reading
+from gradcheck_cli.export.size_formulas import NUMBERS
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.targets import differentiable_constants, fitting, matched_params, weights
@@ -21,9 +22,10 @@ from gradcheck_cli.points.targets import differentiable_constants, fitting, matc
 class Trainables(Struct, frozen=True):
     """A graph whose trained tensors are inputs.
 
-    params   initial values of what is trained, by input
-    updates  initial values of statistics that the model itself keeps, by input, and the outputs with their new ones
-    notes    sentences on what is trained and what is not
+    params      initial values of what is trained, by input
+    statistics  those of statistics that the model itself keeps, by input
+    updates     the outputs with the new statistics, by input
+    notes       sentences on what is trained and what is not
     """
 
     graph: Graph
@@ -65,7 +67,7 @@ def _ranks(graph: Graph, ys: Sequence[str], lora: Iterable[str]) -> Iterator[tup
 
 
 def _adapted(graph: Graph, ranks: Mapping[str, int], rng: np.random.Generator) -> tuple[Graph, dict[str, Array]]:
-    """The graph in which some weights W are W + A B, and the factors: A is drawn as Hu et al., 2021, do, B is 0.
+    """The graph in which some weights W are W + A B, and the factors: A begins with zeros, B is drawn.
 
     Of a weight of more axes than two the first are those of rows: `(shape[0], rest)`.
     """
@@ -82,7 +84,7 @@ def _adapted(graph: Graph, ranks: Mapping[str, int], rng: np.random.Generator) -
         nodes.append(Node("MatMul", (left, right), (low,), name=low))
         if value.dtype != wide:
             nodes.append(
-                Node("Cast", (low,), (low := fresh.fresh(f"{low}/narrow"),), {"to": number_of(value)}, name=low)
+                Node("Cast", (low,), (low := fresh.fresh(f"{low}/narrow"),), {"to": NUMBERS[value.dtype]}, name=low)
             )
         if value.ndim > 2:
             shape = fresh.fresh(f"{name}/shape")

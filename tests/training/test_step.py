@@ -387,3 +387,16 @@ def test_frozen_weights_are_written_once_for_both_graphs(tmp_path: Path) -> None
     x = np.ones((2, 200), np.float32)
     (found,) = session.run(["y"], {"x": x, "t": x, "b": np.zeros(200, np.float32)})
     np.testing.assert_allclose(found, x @ frozen, rtol=1e-4, atol=1e-4)
+
+
+def test_names_of_a_model_are_no_code_of_the_loop(tmp_path: Path) -> None:
+    name = 'x"""; open("harm", "w"); """'
+    model = MLP.model()
+    model.graph.input[0].name = name
+    model.graph.node[0].input[0] = name
+    onnx.save(model, tmp_path / "m.onnx")
+    gc.training_step(gc.load(tmp_path / "m.onnx"), loss=MLP.loss).save(tmp_path / "step")
+    made = loop(tmp_path)
+    assert (name, "labels") == made.DATA
+    assert not (tmp_path / "harm").exists()
+    assert not Path("harm").exists()
