@@ -16,6 +16,7 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.gradient_graph import Written
+from gradcheck_cli.export.inner import draws
 from gradcheck_cli.export.traced import at, of_one, to_fix
 from gradcheck_cli.formats.onnx.write import serialized, to_proto
 from gradcheck_cli.graph import Array, Graph, is_inexact
@@ -154,7 +155,7 @@ def require_runs(data: bytes, graph: Graph, own: Graph, values: Mapping[str, Arr
         if not _runs_alone(own, given, runtime):
             return f"onnxruntime runs neither the model nor this file: {found}"
         raise UnsupportedError(f"onnxruntime runs the model, but would not run this file: {found}")
-    if found is None or _draws_any(graph, ops):
+    if found is None or draws(graph, ops):
         return ""
     off = {n: _distance(values[n], y) for n, y in found.items()}
     far = max(off, key=off.__getitem__, default="")
@@ -179,11 +180,6 @@ def _distance(wanted: Array, found: Array) -> float:
     finite = np.isfinite(wanted) & np.isfinite(found)
     largest = np.max(np.abs(wanted[finite]), initial=0)
     return float(np.max(np.abs(wanted - found)[finite], initial=0) / largest) if largest > _NOTHING else 0.0
-
-
-def _draws_any(graph: Graph, ops: Ops) -> bool:
-    """True if some node draws random numbers."""
-    return any((op := ops.get(node.key)) is not None and "rng" in op.signature.supplied for node in graph.all_nodes)
 
 
 def _agree(model: Model, made: Written, tape: Tape) -> bool:

@@ -16,7 +16,7 @@ from gradcheck_cli.export.derivatives import derivatives
 from gradcheck_cli.export.gradient_graph import Written, graph_of
 from gradcheck_cli.export.inner import relabeled
 from gradcheck_cli.export.proof import proven, reference
-from gradcheck_cli.graph import Array, FreshNames, Graph
+from gradcheck_cli.graph import Array, FreshNames, Graph, computing
 from gradcheck_cli.model import Model, arguments
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops.straight import estimated
@@ -200,7 +200,10 @@ class _Making(Struct, frozen=True):
         nexts = (f"{n}{suffix}" for n in (*found.params, *found.statistics, *state, STEP))
         whole = _joined(graph, update)
         inputs = dict.fromkeys([*graph.inputs, *found.params, *state, RATE, STEP])
-        return replace(whole, inputs=tuple(inputs), outputs=(loss, *metrics, *self._norm, *nexts)), state
+        outputs = (loss, *metrics, *self._norm, *nexts)
+        needed, _ = computing(whole.nodes, outputs)  # the norm may be asked for by nobody
+        nodes = tuple(whole.nodes[i] for i in needed)
+        return replace(whole, nodes=nodes, inputs=tuple(inputs), outputs=outputs), state
 
     def _evaluate(self, model: Model, loss: str, metrics: Sequence[str]) -> Model:
         """The model as it is evaluated, with parameters as inputs."""
