@@ -56,6 +56,11 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
+def _refused(request: Any) -> bool:
+    """False for a request that the browser gave up because a link led to another page while it was on its way."""
+    return request.failure != "net::ERR_ABORTED"
+
+
 @pytest.fixture
 def shown(browser: Any, address: str) -> Iterator[Open]:
     """Opens a page of the report; whatever the browser complains of fails the test."""
@@ -66,7 +71,7 @@ def shown(browser: Any, address: str) -> Iterator[Open]:
         page = context.new_page()
         page.on("console", lambda message: complaints.append((path, message.text)))
         page.on("pageerror", lambda error: complaints.append((path, str(error))))
-        page.on("requestfailed", lambda request: complaints.append((path, request.url)))
+        page.on("requestfailed", lambda request: complaints.extend([(path, request.url)] if _refused(request) else []))
         page.on("response", lambda answer: complaints.extend([(path, answer.url)] if answer.status >= 400 else []))
         page.goto(address + path)
         return page
