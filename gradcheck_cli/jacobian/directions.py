@@ -73,8 +73,14 @@ class Directions:
         return bytes_each(whole, reach(program).entries + program.tape.values[program.outputs[0]].size), room
 
     def slopes(self, cotangents: Array) -> Array:
-        """Derivatives along the directions, `(P, rows)`, from cotangents of x `(P, x_size)`."""
-        return cotangents[:, self.rows] if self.given is None else cotangents @ self.given.T
+        """Derivatives along the directions, `(P, rows)`, from cotangents of x `(P, x_size)`.
+
+        Each cotangent by itself: in one product the order of its sums would follow from how many there are, and so from
+        the threads that share them.
+        """
+        if self.given is None:
+            return cotangents[:, self.rows]
+        return np.array([self.given @ ct for ct in cotangents]).reshape(len(cotangents), len(self.given))
 
     @property
     def sizes(self) -> Array | None:

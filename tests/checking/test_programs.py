@@ -52,6 +52,15 @@ FEW = 1e-9  # probes of a second: whatever takes more of them runs in processes
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="processes with threads are forked on Linux alone")
 
 
+@pytest.mark.parametrize("size, given", [(30, 3), (500, 4), (27_648, 4), (110_592, 8)])
+def test_slopes_of_a_cotangent_are_the_same_beside_others(size: int, given: int) -> None:
+    rng = np.random.default_rng(0)
+    directions, cotangents = Directions(np.ones(size), rng.normal(size=(given, size))), rng.normal(size=(4, size))
+    alone = [directions.slopes(cotangents[i : i + 1]) for i in range(4)]
+    np.testing.assert_array_equal(directions.slopes(cotangents), np.concatenate(alone))
+    assert directions.slopes(cotangents[:0]).shape == (0, given)
+
+
 @pytest.mark.parametrize("jobs", [1, 2, 5])
 @pytest.mark.parametrize("least", [1, 7, 1000])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 64, 1000])
