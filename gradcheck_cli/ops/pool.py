@@ -91,7 +91,7 @@ def max_pool_vjp(
 def unpooled(ct: Var, index: Var, shape: Ints) -> Var:
     """Cotangents of windows, added up at flat positions in a tensor of a shape."""
     zeros = sym.full(ct.tape, (math.prod(shape),), 0, ct.dtype)
-    flat = [sym.reshape(v, (ct.size,)) for v in (index, ct)]
+    flat = [sym.reshape(v, (-1,)) for v in (index, ct)]
     return sym.reshape(ct.tape.apply("ScatterElements", zeros, *flat, axis=0, reduction="add"), shape)
 
 
@@ -108,7 +108,7 @@ def average_pool(x: Array, *, count_include_pad: int = 0, **window: Any) -> Arra
 def average_pool_vjp(ct: Var, y: Var, x: Var, *, count_include_pad: int, **window: Any) -> tuple[Var | None]:
     """An equal share of ct to every entry of the window."""
     share = ct / x.tape.constant(counts(along(x.like, **window), count_include_pad), x.dtype)
-    return (_shared(share, x, window),)
+    return (shared_out(share, x, window),)
 
 
 @attributes_of(along)
@@ -131,7 +131,7 @@ def lp_pool_vjp(ct: Var, y: Var, x: Var, *, p: int, **window: Any) -> tuple[Var 
         zero = sym.equal(y, 0)
         norm = sym.where(zero, 1, y)
         ct = sym.where(zero, 0, ct / (norm if p == 2 else norm ** (p - 1.0)))
-    back = _shared(ct, x, window)
+    back = shared_out(ct, x, window)
     if back is None:
         return (None,)
     back = back * sym.sign(x) if p % 2 else back
@@ -240,7 +240,7 @@ def bind_max_unpool(metadata: dict[str, Any], x: Array, index: Array) -> dict[st
     return {"kernel_shape": kernel, "strides": strides, "pads": pads, "output_shape": output_shape, "shape": shape}
 
 
-def _shared(share: Var, x: Var, window: dict[str, Any]) -> Var | None:
+def shared_out(share: Var, x: Var, window: dict[str, Any]) -> Var | None:
     """For every entry of x, the sum of the shares of the windows it is in."""
     n, c = x.shape[:2]
     ones = sym.full(share.tape, (1, 1, *window["kernel_shape"]), 1, share.dtype)

@@ -14,19 +14,26 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.conv import correlated, reach, scattered, to_bias
+from gradcheck_cli.ops.pad import slice_vjp
+from gradcheck_cli.ops.pool import average_pool_vjp, shared_out, unpooled
 
-_TANH, _CONV, _MISH = OPS["", "Tanh"], OPS["", "Conv"], OPS["", "Mish"]
+_TANH, _CONV, _POOL, _SLICE, _MISH = (OPS["", name] for name in ("Tanh", "Conv", "AveragePool", "Slice", "Mish"))
 _MOST = 1 << 30
 _MOST_TAPS = 32  # of filters, beyond which all windows would be too much to hold
 
 
 def sparing(ops: Ops) -> Ops:
     """The operators with such rules; rules that the caller has replaced stay."""
-    rules: dict[tuple[str, str], Any] = {_TANH.key: tanh_by_result, _CONV.key: conv_by_convolutions}
+    rules: dict[tuple[str, str], Any] = {
+        _TANH.key: tanh_by_result,
+        _CONV.key: conv_by_convolutions,
+        _POOL.key: average_pool_by_counts,
+        _SLICE.key: slice_by_places,
+    }
     own = {key: replace(OPS[key], vjp=rule) for key, rule in rules.items() if ops.get(key) is OPS[key]}
     if ops.get(_MISH.key) is _MISH:
         own[_MISH.key] = replace(_MISH, forward=mish)
@@ -57,6 +64,40 @@ def conv_by_convolutions(
         few = prod(w.shape[2:]) <= _MOST_TAPS
         ct_w = _by_product(ct, x, w, group, geometry) if few else correlated(x, ct, w.shape, group, geometry)
     return ct_x, ct_w, *(to_bias(ct) if sym.wanted(each) else None for each in b)
+
+
+def average_pool_by_counts(ct: Var, y: Var, x: Var, *, count_include_pad: int, **window: Any) -> tuple[Var | None]:
+    """An equal share of ct to every entry of the window, whose number a run counts: it follows from the size of x."""
+    if count_include_pad or window["ceil_mode"] or not any(window["pads"]):
+        return average_pool_vjp(ct, y, x, count_include_pad=count_include_pad, **window)
+    geometry = {name: window[name] for name in ("strides", "dilations", "pads")}
+    entries = sym.full(x.tape, (1, 1, *x.shape[2:]), 1, x.dtype)
+    taps = x.tape.constant(np.ones((1, 1, *window["kernel_shape"])), x.dtype)
+    return (shared_out(ct / x.tape.apply("Conv", entries, taps, group=1, **geometry), x, window),)
+
+
+def slice_by_places(ct: Var, y: Var, x: Var, **spans: tuple[int, ...]) -> tuple[Var]:
+    """ct at the entries that were taken; where those follow from values of inputs, they are told from their places."""
+    step = next(step for step in reversed(x.tape.steps) if y.name in step.outputs)
+    if not _follows_from_values(x.tape, step.node.inputs[1]):
+        return slice_vjp(ct, y, x, **spans)
+    places = sym.reshape(sym.arange(x.tape, x.size), x.shape)
+    taken = x.tape.apply("Slice", places, *(x.tape.var(name) for name in step.node.inputs[1:]))
+    return (unpooled(ct, taken, x.shape),)
+
+
+def _follows_from_values(tape: Tape, name: str) -> bool:
+    """True if a tensor is computed from an input, other than from its shape."""
+    made, todo, seen = {name: step for step in tape.steps for name in step.outputs}, [name], set[str]()
+    while todo:
+        if (some := todo.pop()) in tape.constants or some in seen or not some:
+            continue
+        seen.add(some)
+        if (step := made.get(some)) is None:
+            return True
+        if step.op.name not in ("Shape", "Size"):
+            todo.extend(step.node.reads)
+    return False
 
 
 def _margins(w: Var, geometry: dict[str, Any]) -> list[int]:

@@ -25,15 +25,21 @@ CASES: dict[str, tuple[str, list[Feeds]]] = {}
 RNG = np.random.default_rng(0)
 CUBIC = "q = Mul(y, y) z = Mul(q, y) zz = Add(q, z) loss = ReduceSum<keepdims=0>(zz)"
 REFUSED = {
-    "slice starts": "value of 'a', which a file cannot hold for every size",
-    "slice both": "value of 'a', value of 'b', which a file cannot hold",
     "expand by input": "shapes follow from values that were the same in all runs",
     "reshape input": "shapes follow from values that were the same in all runs",
     "pad input": "follows? from values",
     "loop grows": "needs states that keep theirs",
-    "avgpool": "a constant that depends on the size of N, H, W",
+    "avgpool ceil": "a constant that depends on the size of N, H, W",
 }
-SINGLE = {"nonzero gather", "nonzero mean", "onehot", "avgpool", "gmean", "resize"}  # no kernels for float64
+SINGLE = {
+    "nonzero gather",
+    "nonzero mean",
+    "onehot",
+    "avgpool",
+    "avgpool ceil",
+    "gmean",
+    "resize",
+}  # no kernels for float64
 
 
 def r(*shape: int) -> Any:
@@ -205,6 +211,19 @@ add(
     "(double[N] x, int64[1] a, int64[1] b)",
     "y = Slice(x,a,b)",
     *[{"x": r(6), "a": ints(a), "b": ints(b)} for a, b in ((0, 6), (1, 3), (2, 2), (4, 9))],
+)
+add(
+    "slice backwards",
+    "(double[N,M] x, int64[1] a, int64[1] b, int64[1] c)",
+    "y = Slice(x,a,b,axis,c)",
+    *[{"x": r(3, 6), "a": ints(a), "b": ints(b), "c": ints(c)} for a, b, c in ((0, 6, 2), (-1, -9, -1), (4, 0, -3))],
+    init="<int64[1] axis = {1}>",
+)
+add(
+    "slice of a state",
+    "(double[N,3] x, int64[1] a)",
+    "one = Constant<value_ints=[1]>() b = Add(a,one) t = Tanh(x) s = Slice(t,a,b) y = Mul(s,t)",
+    *[{"x": r(n, 3), "a": ints(k)} for n, k in ((4, 0), (4, 3), (1, 0), (5, 2))],
 )
 add(
     "slice half",
@@ -383,6 +402,12 @@ add(
     "avgpool",
     "(double[N,1,H,W] x)",
     "y = AveragePool<kernel_shape=[2,2],strides=[2,2],pads=[1,1,0,0]>(x)",
+    *[{"x": r(n, 1, h, w)} for n, h, w in ((1, 4, 5), (2, 7, 3))],
+)
+add(
+    "avgpool ceil",
+    "(double[N,1,H,W] x)",
+    "y = AveragePool<kernel_shape=[3,3],strides=[2,2],pads=[1,1,1,1],ceil_mode=1>(x)",
     *[{"x": r(n, 1, h, w)} for n, h, w in ((1, 4, 5), (2, 7, 3))],
 )
 add(
