@@ -1,6 +1,7 @@
 """The versions of packages that tables of tests were written for: what only a newer one has is skipped, and named.
 
-With those versions, and older ones, the tables hold for everything; a release of a package breaks no test.
+With those versions the tables hold for everything; a release of a package breaks no test.  A line of a table that an
+older one does not know stands in `since`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 
 import pytest
+from _pytest.mark import ParameterSet
 from onnx import GraphProto, ModelProto, defs
 
 WRITTEN_FOR = {"onnx": "1.23", "onnxruntime": "1.32"}
@@ -18,8 +20,18 @@ OPSETS = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.traini
 def newer(package: str) -> str:
     """A note that a package is newer than the one that tables were written for; "" if it is not."""
     found, known = version(package), WRITTEN_FOR[package]
-    later = [int(part) for part in found.split(".")[:2]] > [int(part) for part in known.split(".")]
+    later = _parts(found) > _parts(known)
     return f"{package} {found}, newer than the {known} that the tables are for" if later else ""
+
+
+def since(package: str, least: str, *values: object) -> ParameterSet:
+    """A case for this and newer versions of a package."""
+    older = _parts(version(package)) < _parts(least)
+    return pytest.param(*values, marks=pytest.mark.skipif(older, reason=f"{package} is older than {least}"))
+
+
+def _parts(number: str) -> list[int]:
+    return [int(part) for part in number.split(".")[:2]]
 
 
 def require_none(package: str, found: Iterable[str]) -> None:

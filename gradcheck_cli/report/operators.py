@@ -29,7 +29,7 @@ def listing(found: Sequence[OperatorFacts]) -> str:
     for domain in dict.fromkeys(f.domain for f in shown):
         rows = table([_HEAD, *(_row(f) for f in shown if f.domain == domain)], "<<<<<<")
         parts.append([domain, *rows] if domain else rows)
-    parts.append([_summary(found), *(f"  {word:14}{meaning}" for word, meaning in _LEGEND)])
+    parts.append([*wrapped(_summary(found), _WIDTH, ""), *(f"  {word:14}{meaning}" for word, meaning in _LEGEND)])
     renamed = ", ".join(f"{f.full_name} ({f.read_as})" for f in found if f.read_as)
     parts.append(["Read as something else:", *wrapped(renamed, _WIDTH)])
     if unknown := ", ".join(f.full_name for f in found if not f.known):

@@ -416,7 +416,7 @@ def _read_arrays(file: Path) -> dict[str, Array]:
 def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
     """Writes arrays to a .npz file."""
     with open(file, "wb") as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
+        np.savez(stream, **arrays)  # type: ignore[arg-type]  # names are digits, arrays never objects
 
 
 def _in_dtype(array: Array, name: Any) -> Array:

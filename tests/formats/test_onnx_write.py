@@ -21,7 +21,7 @@ from gradcheck_cli.formats.onnx.read import read, read_proto
 from gradcheck_cli.formats.onnx.write import to_proto, write
 from gradcheck_cli.graph import Graph, Node, TensorType
 from tests.rounding import assert_rounded
-from tests.versions import later
+from tests.versions import later, since
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -137,13 +137,13 @@ def int8(name: str) -> dict:
         (one("Cast", "x", to=17), 19),
         (one("Cast", "x", to=22), 21),
         (one("Cast", "x", to=1, saturate=1, round_mode="up"), 18),
-        (one("Range", "a", "b", "c", dtype="i8", stash_type=1), 18),
+        since("onnx", "1.22", one("Range", "a", "b", "c", dtype="i8", stash_type=1), 18),
         (one("Resize", "x", "", "s", constants={"s": np.ones(4, F4)}), 18),
         (one("Resize", "x", "", "s", coordinate_transformation_mode="half_pixel_symmetric"), 19),
         (one("RMSNormalization", "x", "s"), 23),
         (one("SpaceToDepth", "x", blocksize=2), 18),
-        (one("SpaceToDepth", "x", blocksize=2, mode="DCR"), 18),
-        (one("SpaceToDepth", "x", blocksize=2, mode="CRD"), 28),
+        since("onnx", "1.23", one("SpaceToDepth", "x", blocksize=2, mode="DCR"), 18),
+        since("onnx", "1.23", one("SpaceToDepth", "x", blocksize=2, mode="CRD"), 28),
         (one("Add", "x", "x", dtype=ml_dtypes.bfloat16), 18),
         (one("Cos", "x", dtype=ml_dtypes.bfloat16), 22),
         (one("QuantizeLinear", "x", "s", "z", constants={"z": np.zeros(2, np.uint16)}), 21),
