@@ -35,14 +35,18 @@ _OWN_METHODS = {"Model": ("graph", "tensors", "free_dims"), "Tensor": ("shape", 
 def text(sentence: str) -> str:
     """A sentence in which nothing but code between backticks is markup."""
     pieces = re.split(r"(`[^`]*`)", sentence)
-    return "".join(piece if piece[:1] == "`" else re.sub(r"([\\*_<>\[\]#|])", r"\\\1", piece) for piece in pieces)
+    return "".join(piece if piece[:1] == "`" else _escaped(piece) for piece in pieces)
+
+
+def _escaped(piece: str) -> str:
+    return re.sub(r"([\\*_>\[\]#|])", r"\\\1", piece).replace("<", "&lt;")
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A table whose cells are Markdown."""
     heads = [*heads]
     lines = [heads, ["---"] * len(heads), *rows]
-    cells = ([" ".join(re.sub(r"(?<!\\)\|", r"\\|", cell).split()) for cell in line] for line in lines)
+    cells = ([" ".join(cell.split()) for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
@@ -96,8 +100,7 @@ def _command(context: click.Context) -> str:
     given = [param for param in context.command.params if isinstance(param, click.Option)]
     for panel in dict.fromkeys(getattr(option, "panel", None) or "" for option in given):
         rows = [_option(option, context) for option in given if (getattr(option, "panel", None) or "") == panel]
-        title = f"{panel.lower() if panel == 'Zoo' else panel} options" if panel else "options"
-        parts.append(f"**{title.capitalize()}**\n\n" + table(("option", "meaning", "default"), rows))
+        parts.append(f"**{panel or 'Options'}**\n\n" + table(("option", "meaning", "default"), rows))
     return "\n\n".join(parts)
 
 

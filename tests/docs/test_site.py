@@ -30,6 +30,7 @@ HTML = "{http://www.w3.org/1999/xhtml}"
 LOADING = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src", "object": "data"}
 COUNTS = {"total": 1, "checked": 1, "failed": 1}
 FAILED = Check("a.onnx", "a.onnx", "fail", "GC101", ModelInfo("a.onnx"), "x", "y", entries=COUNTS, gates=("dead",))
+MARKUP = re.compile(r".{0,20}(?:\\|&lt;|&gt;|--8<--|<!--|`).{0,20}")
 CODE_IN_A_LINK = re.compile(r"\x1b\]8;;(\S+?)\x1b\\(\w+)\x1b\]8;;\x1b\\")
 
 
@@ -163,3 +164,15 @@ def test_the_address_of_the_documentation_stands_in_one_place(site: Path):
     assert canonical == DOCUMENTATION
     texts = [path for path in (ROOT / "gradcheck_cli").rglob("*.py") if DOCUMENTATION in path.read_text("utf-8")]
     assert [path.name for path in texts] == ["errors.py"]
+
+
+def test_no_markup_is_left_in_a_text(site: Path):
+    pages = {page: prose(article) for page in site.rglob("index.html") for article in elements(page, "article")}
+    left = [(page.relative_to(site), found) for page, text in pages.items() for found in MARKUP.findall(text)]
+    assert left == []
+
+
+def prose(element: Any) -> str:
+    """The text of an element without its code."""
+    inner = "" if element.tag in (f"{HTML}code", f"{HTML}pre") else (element.text or "") + "".join(map(prose, element))
+    return inner + (element.tail or "")
