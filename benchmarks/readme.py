@@ -1,6 +1,6 @@
-"""Puts what was measured into README.md, between its two marks: figures are never typed.
+"""Puts what was measured into the documentation, between its two marks: figures are never typed.
 
-python -m benchmarks.readme [--results DIR] [README]
+python -m benchmarks.readme [--results DIR] [PAGE]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.table import FOLDER, Machine, Table
 
+PAGE = Path("docs/pages/method/comparison.md")
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 
 
@@ -51,18 +52,18 @@ def replaced(text: str, new: str) -> str:
     before, found, rest = text.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not found or not ended:
-        raise SystemExit(f"README has no section between {BEGIN} and {END}")
+        raise SystemExit(f"the page has no section between {BEGIN} and {END}")
     return before + new + after
 
 
 def main() -> None:
     """Rewrites the file."""
     parser = argparse.ArgumentParser("python -m benchmarks.readme", description=__doc__.split("\n")[0])
-    parser.add_argument("readme", nargs="?", type=Path, default=Path("README.md"))
+    parser.add_argument("page", nargs="?", type=Path, default=PAGE)
     parser.add_argument("--results", type=Path, default=FOLDER)
     given = parser.parse_args()
     results = json.loads((given.results / "benchmarks.json").read_text())
-    given.readme.write_text(replaced(given.readme.read_text("utf-8"), section(results)), "utf-8")
+    given.page.write_text(replaced(given.page.read_text("utf-8"), section(results)), "utf-8")
 
 
 if __name__ == "__main__":

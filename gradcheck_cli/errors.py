@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 VERSION = "0.1.0"  # of gradcheck; pyproject.toml reads it here
+DOCUMENTATION = "https://gradcheck-cli.readthedocs.io/en/latest/"  # the address of docs/, here and nowhere else
 
 
 class GradcheckError(Exception):

@@ -1,7 +1,7 @@
 """The table of options; those that bear on the check of a model are the fields of `Settings`.
 
 An option is declared here and nowhere else.  Command lines and their help, the environment, configuration files, keys of
-specs and their schema, keywords of the Python API, bundles, `gradcheck reproduce` and README are made from the record;
+specs and their schema, keywords of the Python API, bundles, `gradcheck reproduce` and docs/ are made from the record;
 each knows the kinds of values, none knows names.  Nothing here takes long to import: every command's help needs it.
 """
 

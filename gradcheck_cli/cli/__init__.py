@@ -133,11 +133,12 @@ def _explain(error: Exception) -> int:
 
 def _titled(code: str, message: str) -> str:
     """An error as it stands on stderr: `error GC201: ...`, red where there is a terminal."""
-    from gradcheck_cli.report.text import clean, paint
+    from gradcheck_cli.report.text import clean, linked, paint
 
     message = message.removeprefix(f"{code}: ")
     colored = bool(os.environ.get("FORCE_COLOR")) or (sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
-    return f"{paint(f'error {code}', 'red', colored)}: {clean(message)}"
+    title = linked(paint(f"error {code}", "red", colored), colored and sys.stderr.isatty())
+    return f"{title}: {clean(message)}"
 
 
 def _end(message: str, code: int) -> int:

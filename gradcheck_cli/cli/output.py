@@ -133,8 +133,10 @@ class Output:
 def style_of(options: Mapping[str, Any]) -> Style:
     """Colors and width of the terminal; plain and 80 columns where there is none."""
     terminal = sys.stdout.isatty()
+    color = colored(options.get("color", "auto"), terminal)
     return Style(
-        color=colored(options.get("color", "auto"), terminal),
+        color=color,
+        links=color and terminal,
         width=shutil.get_terminal_size().columns if terminal else 80,
         show=options.get("show", 3),
         verbosity=options.get("verbose", 0) - options.get("quiet", 0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, count, name, paint, percent, seconds, short, without_excerpt
+from gradcheck_cli.report.text import Style, count, linked, name, paint, percent, seconds, short, without_excerpt
 from gradcheck_cli.results.record import ENTRY_REASONS, OUTCOMES, Check, Report, Waiver
 
 WORD, CODE = "FORWARD DIFFERS", "GC404"
@@ -44,7 +44,8 @@ def line(check: Check, style: Style) -> str:
     """The line of one check."""
     word, color, rest = said_of(check)
     code = f" {check.code}" if check.code and check.status != "waived" else ""
-    told = " ".join(filter(None, (paint(word + code, color, style.color), rest.strip(), outcome(check))))
+    verdict = linked(paint(word + code, color, style.color), style.links)
+    told = " ".join(filter(None, (verdict, rest.strip(), outcome(check))))
     return f"{subject(check)}: {'; '.join(filter(None, (told, gate_text(check), forward_text(check))))}"
 
 

@@ -11,6 +11,7 @@ from gradcheck_cli.report.text import (
     columns,
     count,
     cut,
+    linked,
     name,
     opened,
     paint,
@@ -58,7 +59,8 @@ def title_lines(check: Check, style: Style) -> Iterator[str]:
     word, color, _ = said_of(check)
     start = f"{word} {check.code}".strip()
     said = ": ".join(filter(None, (pair_said(check, " / "), headline(check))))
-    yield from opened(clean(f"{start}  {said}"), start, color, style)
+    first, *others = opened(clean(f"{start}  {said}"), start, color, style)
+    yield from (linked(first, style.links), *others)
 
 
 def entry_lines(check: Check, style: Style) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from gradcheck_cli.report.concise import CODE, WORD, as_expected
 from gradcheck_cli.report.health import health_lines
-from gradcheck_cli.report.text import Style, clean, count, cut, name, opened, percent, short, wrapped
+from gradcheck_cli.report.text import Style, clean, count, cut, linked, name, opened, percent, short, wrapped
 from gradcheck_cli.results.record import BranchCounts, Check
 
 _SHOWN = 5  # of one table
@@ -109,7 +109,7 @@ def _ranges(checks: Sequence[Check], style: Style) -> Iterator[str]:
 def forward_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
     """A paragraph for each y whose forward run differs."""
     for text, color in dict.fromkeys(_paragraph(check) for check in checks):
-        yield from opened(text, WORD, color, style)
+        yield from (linked(line, style.links) for line in opened(text, WORD, color, style))
 
 
 def _refusals(checks: Sequence[Check], style: Style) -> Iterator[str]:

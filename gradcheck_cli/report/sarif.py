@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from textwrap import indent
 from typing import Any
 
-from gradcheck_cli.errors import VERSION
+from gradcheck_cli.errors import DOCUMENTATION, VERSION
 from gradcheck_cli.report import text as places
 from gradcheck_cli.report.concise import CODE, LEVELS, forward_reason, outcome, subject
 from gradcheck_cli.report.explanations import PAGES
@@ -84,13 +84,15 @@ def _rule(rule: str) -> dict[str, Any]:
         return {**_rule(CODE), "id": rule}
     if rule not in PAGES:
         title = f"the gradient's health: {rule.partition('/')[2]}" if "/" in rule else rule
-        return {"id": rule, "shortDescription": {"text": title}}
+        more = {"helpUri": f"{DOCUMENTATION}guides/health/"} if rule.startswith(_HEALTH) else {}
+        return {"id": rule, "shortDescription": {"text": title}, **more}
     page = PAGES[rule]
     return {
         "id": rule,
         "name": "".join(word.capitalize() for word in re.findall(r"[a-z]+", page.title)),
         "shortDescription": {"text": page.title},
         "fullDescription": {"text": page.meaning},
+        "helpUri": places.page_of(rule),
         "help": {"text": f"Why it happens: {page.causes}\n\nWhat to do: {page.remedy}"},
     }
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from urllib.parse import quote
 
-from gradcheck_cli.errors import shown
+from gradcheck_cli.errors import DOCUMENTATION, shown
 from gradcheck_cli.results.record import Check
 
 name = shown  # a name on one line
 COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
+_CODE = re.compile(r"\bGC\d{3}\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Style:
     """The look of a report: colors, width, how many entries of a failure it shows, more (1) or less (-1) text."""
 
     color: bool = False
+    links: bool = False  # codes open their pages
     width: int = 80
     show: int = 3
     verbosity: int = 0
@@ -36,6 +39,16 @@ class Style:
 def paint(text: str, color: str, on: bool = True) -> str:
     """A text in a terminal's color."""
     return f"\x1b[{COLORS[color]}m{text}\x1b[0m" if on and color else text
+
+
+def page_of(code: str) -> str:
+    """The address of a code's page in the documentation."""
+    return f"{DOCUMENTATION}reference/codes/{code}/"
+
+
+def linked(text: str, on: bool) -> str:
+    """A text whose first code opens its page, in terminals that know links (OSC 8); it looks the same."""
+    return _CODE.sub(lambda code: f"\x1b]8;;{page_of(code[0])}\x1b\\{code[0]}\x1b]8;;\x1b\\", text, 1) if on else text
 
 
 def clean(text: str) -> str:

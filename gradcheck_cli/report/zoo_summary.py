@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gradcheck_cli.report.concise import CODE, COUNTED, WORD, said_of, totals
-from gradcheck_cli.report.text import Style, columns, count, cut, name, paint, seconds, table
+from gradcheck_cli.report.text import Style, columns, count, cut, linked, name, paint, seconds, table
 from gradcheck_cli.results.record import SEVERITY, Check, Report
 
 _LEAST_NAME = 16
@@ -69,7 +69,7 @@ def _lines(group: Group, detail: str, style: Style) -> Iterator[str]:
     share = f"{failed} of {count(len(group.checks), 'check')}" if len(group.checks) > 1 else ""
     label = cut(name(group.name), max(_LEAST_NAME, style.width - len(said) - len(share) - 2 - 2 * bool(share)))
     space = " " * max(2, style.width - len(said) - 2 - columns(label) - len(share)) if share else ""
-    yield f"{paint(said, said_of(check)[1], style.color)}  {label}{space}{share}"
+    yield f"{linked(paint(said, said_of(check)[1], style.color), style.links)}  {label}{space}{share}"
     yield from textwrap.wrap(
         detail, style.width, initial_indent="  ", subsequent_indent="  ", max_lines=3, placeholder=" ...",
         break_on_hyphens=False,

@@ -1,114 +1,59 @@
 """Every command and every Python example of the documentation runs and prints the output shown.
 
-Commands stand in ```console blocks of README and in the headers of files in examples/ and specs/; Python in
-```pycon blocks.  All run in a copy of both folders.  Three things may differ: times; numbers below 1e-6 in
-scientific notation, which are rounding errors; and what a line of dots leaves out.
+Commands stand in ```console blocks of README and of the pages in docs/, and in the headers of files in examples/ and
+specs/; Python in ```pycon blocks.  All run in a copy of both folders (`tests/docs/sessions.py`).
 """
 
 from __future__ import annotations
 
 import doctest
-import os
+import json
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
+import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import pytest
 
-from gradcheck_cli.cli import check
-from gradcheck_cli.report import FORMATS
-from gradcheck_cli.settings import options_at, parts
+from gradcheck_cli.cli.group import gradcheck
+from gradcheck_cli.report.explanations import PAGES as CODES
+from gradcheck_cli.results.record import SEVERITY
+from tests.docs.sessions import DOCUMENTS, PAGES, ROOT, Block, blocks, fill, header, performed, run, shell_blocks
 
-ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-MARK = "<<next command>>"
-
-
-def blocks(path: Path, kind: str) -> list[str]:
-    """The fenced blocks of one kind in a Markdown file."""
-    return [text for found, text in BLOCK.findall(path.read_text("utf-8")) if found == kind]
-
-
-def header(path: Path) -> str:
-    """The docstring or the comment that a file opens with, without its margin."""
-    text = path.read_text("utf-8")
-    if path.suffix == ".py":
-        doc = text.split('"""')[1]
-        return "\n".join(line.removeprefix("    ") for line in doc.splitlines())
-    lines = text.split("\n\n")[0].splitlines() if text.startswith("#") else []
-    return "\n".join(line.removeprefix("#").removeprefix("   ") for line in lines)
-
-
-def sessions(text: str) -> list[tuple[str, str]]:
-    """Commands behind `$ `, each with what is printed below it."""
-    parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)[1:]
-    return [(command, output) for command, output in zip(parts[::2], parts[1::2], strict=True)]
-
-
-SHOWN = {f"README.md {i}": text for i, text in enumerate(blocks(ROOT / "README.md", "console"))}
-SHOWN |= {
-    f"{path.parent.name}/{path.name}": header(path)
+LONG = {"docs/pages/guides/clusters.md", "docs/pages/guides/zoo.md"}  # they start servers and many processes
+EXAMPLES = {
+    f"{path.parent.name}/{path.name}": [Block("console", "", header(path))]
     for folder in ("examples", "specs")
     for path in sorted((ROOT / folder).iterdir())
     if path.suffix in (".py", ".yaml", ".yml") and re.search(r"^\$ ", header(path), re.MULTILINE)
 }
+SHOWN = {name: found for name, path in DOCUMENTS.items() if (found := shell_blocks(path))} | EXAMPLES
+IS_LONG = {name for name in SHOWN if name in LONG or name in EXAMPLES or "/examples/" in name}
+FILES = {"yaml": "yaml", "toml": "toml", "json": "json"}  # languages of files that can be read whole
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     """A working folder with the models that the documentation speaks of, and without the sources."""
-    place = tmp_path_factory.mktemp("docs")
-    for name in ("examples", "specs"):
-        shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return place
+    return fill(tmp_path)
 
 
-def environment() -> dict[str, str]:
-    """The programs of this Python first, a terminal of 80 columns, no settings from around."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GRADCHECK_", "PYTEST", "COV"))}
-    programs = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent), kept.get("PATH", "")]
-    path = os.pathsep.join(programs)
-    return {**kept, "PATH": path, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONWARNINGS": "error"}
-
-
-def run(commands: list[str], folder: Path) -> list[str]:
-    """Output of each command on both streams, in one shell."""
-    script = "\n".join(f"{command}\n__status=$?; echo '{MARK}'; (exit $__status)" for command in commands)
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=folder, env=environment(), text=True, timeout=600,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    return done.stdout.split(f"{MARK}\n")[:-1]
-
-
-def normalized(text: str) -> list[str]:
-    """Lines without times and rounding errors."""
-    text = re.sub(r"\bin \d[\d.]*s\b", "in TIME", text)
-    text = re.sub(r"\b(0\.0e\+00|\d(\.\d+)?e-(0[7-9]|[1-9]\d))\b", "ROUNDING", text)
-    return [re.sub(r" +", " ", line).rstrip() for line in text.strip().splitlines()]
-
-
-def agrees(wanted: list[str], found: list[str]) -> bool:
-    """The same lines, where a line of dots stands for any number of lines."""
-    if not wanted:
-        return not found
-    if wanted[0] == "...":
-        return any(agrees(wanted[1:], found[i:]) for i in range(len(found) + 1))
-    return bool(found) and wanted[0] == found[0] and agrees(wanted[1:], found[1:])
+def prose(path: Path) -> str:
+    """A document without its fenced blocks."""
+    return re.sub(r"^ *```.*?^ *```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="commands are written for bash")
-@pytest.mark.parametrize("place", [pytest.param(p, marks=() if "README" in p else pytest.mark.slow) for p in SHOWN])
+@pytest.mark.parametrize("place", [pytest.param(p, marks=pytest.mark.slow if p in IS_LONG else ()) for p in SHOWN])
 def test_every_command_prints_what_stands_below_it(place: str, folder: Path):
-    shown = sessions(SHOWN[place])
-    assert shown
-    outputs = run([command for command, _ in shown], folder)
-    for (command, wanted), found in zip(shown, outputs, strict=True):
-        lines = normalized(wanted), normalized(found)
-        assert agrees(*lines), f"$ {command}\n--- shown\n{wanted}\n--- printed\n{found}"
+    steps = performed(SHOWN[place], folder)
+    assert steps
+    for step in steps:
+        assert step.agrees, f"$ {step.command}\n--- shown\n{step.shown}\n--- printed\n{step.printed}"
 
 
 COMMENTED = {  # commands in the header of a spec, each with a remark behind it and no output below it
@@ -126,21 +71,52 @@ def test_every_command_in_the_header_of_a_spec_passes(command: str, folder: Path
     assert output.splitlines()[-1] == "exit 0", output
 
 
-def test_python_examples_of_the_readme_print_what_stands_below_them(folder: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("name", [name for name, path in DOCUMENTS.items() if blocks(path, "pycon")])
+def test_python_sessions_print_what_stands_below_them(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
-    for i, text in enumerate(blocks(ROOT / "README.md", "pycon")):
-        parsed = doctest.DocTestParser().get_doctest(text, {}, f"README.md {i}", "README.md", 0)
-        report: list[str] = []
-        result = doctest.DocTestRunner(verbose=False).run(parsed, out=report.append)
-        assert result.attempted
-        assert not result.failed, "".join(report)
+    text = "".join(block.text for block in blocks(DOCUMENTS[name], "pycon"))
+    parsed = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
+    report: list[str] = []
+    result = doctest.DocTestRunner(verbose=False).run(parsed, out=report.append)
+    assert result.attempted
+    assert not result.failed, "".join(report)
 
 
-def test_the_yaml_of_the_readme_is_a_spec_whose_checks_pass(folder: Path):
-    for i, text in enumerate(blocks(ROOT / "README.md", "yaml")):
-        (folder / f"readme{i}.gradcheck.yaml").write_text(text)
-        [output] = run([f"gradcheck readme{i}.gradcheck.yaml && echo passed"], folder)
-        assert output.endswith("passed\n"), output
+WRITTEN = [
+    (name, block) for name, path in DOCUMENTS.items() for block in blocks(path, "python", "yaml", "toml", "bash")
+]
+
+
+@pytest.mark.parametrize("name, block", WRITTEN, ids=[f"{name} {i}" for i, (name, _) in enumerate(WRITTEN)])
+def test_files_and_scripts_can_be_read(name: str, block: Block):
+    import yaml
+
+    if block.kind == "python":
+        compile(block.text, name, "exec")
+    elif block.kind == "yaml":
+        assert yaml.safe_load(block.text)
+    elif block.kind == "toml":
+        assert tomllib.loads(block.text)
+    else:
+        read = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True)
+        assert read.stderr == ""
+
+
+def test_every_spec_that_a_page_shows_whole_is_a_file_of_it():
+    shown = {
+        name: [b for b in blocks(path, "yaml") if b.text.startswith("gradcheck: 1\n")] for name, path in PAGES.items()
+    }
+    assert sum(map(len, shown.values())) > 5
+    assert [(name, b.text) for name, found in shown.items() for b in found if not b.title] == []
+
+
+def test_blocks_are_of_kinds_that_are_tried():
+    kinds = {(name, block.kind) for name, path in DOCUMENTS.items() for block in blocks(path)}
+    tried = {"console", "pycon", "python", "yaml", "toml", "bash", "text"} | {"sh"}
+    assert {kind for _, kind in kinds} <= tried
+    assert {name for name, kind in kinds if kind == "sh"} == {"README.md"}
+    untitled = [(name, b.text) for name, path in DOCUMENTS.items() for b in blocks(path, "text") if not b.title]
+    assert untitled == []  # nothing that looks like output and is not run
 
 
 def test_every_python_example_says_what_it_prints():
@@ -168,73 +144,84 @@ def test_the_model_of_the_examples_is_what_its_script_writes(folder: Path):
     assert after == onnx.load_from_string(before)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not all(map(find_spec, ("torch", "onnxscript"))), reason="PyTorch exports the model")
+def test_the_files_of_the_tutorial_are_what_pytorch_exports(folder: Path):
+    import numpy as np
+
+    place = folder / "examples" / "tutorial"
+    kept = {name: dict(np.load(place / name)) for name in ("gradients.npz", "mended.npz")}
+    for words in ([], ["mended"]):
+        subprocess.run([sys.executable, "export.py", *words], cwd=place, check=True, capture_output=True)
+    for name, numbers in kept.items():
+        made = dict(np.load(place / name))
+        assert made.keys() == numbers.keys()
+        assert all(np.allclose(made[key], values, rtol=1e-12) for key, values in numbers.items())
+    [output] = run(["gradcheck classifier.onnx --x features --y loss -q; echo exit $?"], place)
+    assert output.splitlines()[-1] == "exit 0"
+
+
 def test_the_two_commands_of_the_readme_are_one_line_each():
-    commands = blocks(ROOT / "README.md", "sh")
+    commands = [block.text for block in blocks(ROOT / "README.md", "sh")]
     assert len(commands) == 2
     assert all(command.count("\n") == 1 for command in commands)
     assert "gradcheck examples/mlp.onnx --x input --y loss" in commands[0]
     assert "-m pytest" in commands[1]
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_the_readme_can_be_read_at_once():
+    assert 150 <= (ROOT / "README.md").read_text("utf-8").count("\n") <= 250
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_paths_in_the_documentation_exist(name: str):
-    text = re.sub(r"^```.*?^```$", "", (ROOT / name).read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    mentioned = re.findall(r"`((?:gradcheck_cli|tests|specs|examples|\.ci)/[\w./]*)`", text)
-    assert [path for path in mentioned if not (ROOT / path).exists()] == []
+    text = prose(ROOT / name)
+    mentioned = re.findall(r"`((?:gradcheck_cli|tests|specs|examples|docs|\.ci)/[\w./]*)`", text)
+    linked = [] if name in PAGES else re.findall(r"\]\(([\w./-]+?)(?:#[\w-]+)?\)", text)
+    assert [path for path in (*mentioned, *linked) if not (ROOT / path).exists()] == []
 
 
-def test_the_readme_names_options_and_codes_that_exist():
-    from gradcheck_cli.cli import diff, grad, report, step
-    from gradcheck_cli.cli.zoo.start import RUN_OPTIONS
-    from gradcheck_cli.report.explanations import PAGES
+def every_option(command: click.Command, context: click.Context) -> set[str]:
+    """The spellings of all options of a command and of the commands in it."""
+    found = {word for param in command.params for word in param.opts}
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        inner = command.get_command(context, name)
+        assert inner is not None
+        found |= every_option(inner, click.Context(inner, parent=context, info_name=name))
+    return found
 
-    text = (ROOT / "README.md").read_text("utf-8")
-    commands = (check, report, grad, step, diff)
-    every = (*RUN_OPTIONS, *(param for each in commands for param in each.command.params))
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_options_and_codes_that_are_named_exist(name: str):
+    text = DOCUMENTS[name].read_text("utf-8")
     others = {"--rm", "--nthreads", "--resources", "--array"}  # of docker, dask, sbatch
-    known = {name for option in every for name in option.opts} | {"--help"} | others
+    known = every_option(gradcheck, click.Context(gradcheck, info_name="gradcheck")) | {"--help"} | others
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
-    assert set(re.findall(r"\bGC\d{3}\b", text)) <= set(PAGES)
+    assert set(re.findall(r"\bGC\d{3}\b", text)) <= set(CODES)
 
 
-def options() -> list[str]:
-    """The table of the options of a check in README."""
-    rows, panel = ["| option | meaning | default |", "|---|---|---|"], ""
-    for option in options_at("check"):
-        if option.panel != panel:
-            panel = option.panel
-            rows.append(f"| **{panel}** | | |")
-        [made] = [param for param in check.command.params if param.name == option.name]
-        meaning, default = parts(made.help)
-        value = option.form or "|".join(option.words)
-        cells = f"`{', '.join(option.spellings)}{' ' * bool(value)}{value}`", meaning, default
-        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return rows
-
-
-def test_the_readme_has_every_option_of_a_check():
-    assert "\n".join(options()) in (ROOT / "README.md").read_text("utf-8")
-
-
-def formats() -> list[str]:
-    """The table of output formats in README."""
-    rows = [
-        f"| `{form.name}` | {', '.join(f'`{suffix}`' for suffix in form.suffixes) or '-'} "
-        f"| {'yes' if form.stdout else 'no'} | {form.good_for} |"
-        for form in FORMATS.values()
-    ]
-    return ["| format | suffix | on stdout | good for |", "|---|---|---|---|", *rows]
-
-
-def test_the_readme_has_every_output_format():
-    assert "\n".join(formats()) in (ROOT / "README.md").read_text("utf-8")
-
-
-def test_the_readme_has_the_exit_codes_in_their_order():
-    from gradcheck_cli.results.record import SEVERITY
-
-    text = (ROOT / "README.md").read_text("utf-8")
+@pytest.mark.parametrize("name", ["README.md", "docs/pages/reference/exit-codes.md"])
+def test_exit_codes_stand_in_their_order(name: str):
+    text = DOCUMENTS[name].read_text("utf-8")
     rows = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)
     assert sorted(map(int, rows)) == sorted(SEVERITY)
     order = ", ".join(str(code) for code in SEVERITY if code)
     assert f"Of several outcomes the first of {order} counts." in text.replace("\n", " ")
+
+
+def test_the_readme_names_every_command():
+    table = prose(ROOT / "README.md").partition("## Commands")[2].partition("\n## ")[0]
+    named = set(re.findall(r"^\| `gradcheck ([a-z]+)", table, re.MULTILINE)) | {"check"}
+    assert named == set(gradcheck.list_commands(click.Context(gradcheck)))
+
+
+def test_nothing_in_the_documentation_is_tied_to_a_machine_or_left_to_do():
+    marks = ("TO" + "DO", "FIX" + "ME", "/home" + "/", "/work" + "/", "/Users" + "/", "/tmp" + "/")
+    texts = {name: path.read_text("utf-8") for name, path in DOCUMENTS.items()}
+    assert [(name, mark) for name, text in texts.items() for mark in marks if mark in text] == []
+
+
+def test_the_schema_that_a_page_offers_is_json():
+    from tests.docs.site import reference
+
+    assert all(json.loads(text)["$schema"] for text in reference().schema_files().values())

@@ -9,18 +9,20 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gradcheck_cli.errors import DOCUMENTATION
 from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, by_operator, models_of
 from gradcheck_cli.report.html.site import ReportData, folder, single
 from gradcheck_cli.results import check_from_json
 from gradcheck_cli.results.record import Check, ModelInfo, Report
 from tests.hostile.names import NAMES
-from tests.report_html.conftest import Page, failed, named, said
+from tests.report_html.conftest import HTML, Page, failed, named, said
 from tests.reports.records import records
 
 UNWANTED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -30,11 +32,17 @@ def test_the_fixture_has_a_check_of_every_outcome(report: Report):
     assert {model.outcome.key for model in models_of(report.checks)} == set(OUTCOMES)
 
 
+def own_targets(element: Any) -> list[str]:
+    """Addresses that an element loads or links, but for pages of the documentation, which a reader may open."""
+    found = list(filter(None, (element.get("href"), element.get("src"))))
+    return [target for target in found if element.tag != f"{HTML}a" or not target.startswith(DOCUMENTATION)]
+
+
 def test_every_link_leads_to_a_file_and_to_a_place_in_it(files: Mapping[str, bytes], pages: dict[str, Page]):
     links = 0
     for path, page in pages.items():
         for element in page.tree.iter():
-            for target in filter(None, (element.get("href"), element.get("src"))):
+            for target in own_targets(element):
                 file, place = urldefrag(unquote(target))
                 file = posixpath.normpath(posixpath.join(posixpath.dirname(path), file)) if file else path
                 assert file in files, (path, target)
@@ -57,7 +65,7 @@ def test_pages_of_a_folder_have_no_script_and_no_style_of_their_own(pages: dict[
 
 
 def test_the_single_page_needs_no_other_file(page: Page):
-    targets = [t for e in page.tree.iter() for t in (e.get("href"), e.get("src")) if t]
+    targets = [target for element in page.tree.iter() for target in own_targets(element)]
     places = {e.get("id") for e in page.tree.iter()}
     assert all(t.startswith("data:") or (t[0] == "#" and t[1:] in places) for t in targets)
     assert any(t.startswith("data:image/png;base64,") for t in targets)

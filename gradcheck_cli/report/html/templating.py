@@ -84,7 +84,7 @@ def _environment() -> Environment:
         "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
     }  # fmt: skip
     found.globals |= {"codes": PAGES, "quiet": QUIET, "orders": ORDERS, "version": VERSION, "written": _written(),
-                      "width": WIDTH, "height": HEIGHT}  # fmt: skip
+                      "page_of": text.page_of, "width": WIDTH, "height": HEIGHT}  # fmt: skip
     return found
 
 

@@ -1,0 +1,91 @@
+"""The documentation in a real browser: it fits, it is accessible, and it asks nobody but its own server."""
+
+from __future__ import annotations
+
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.site import build
+
+pytest.importorskip("material", reason="the site is built by mkdocs-material")
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core says what is accessible")
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium: apt-get install chromium"),
+]
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+PHONE, DESK = {"width": 400, "height": 800}, {"width": 1280, "height": 900}
+KINDS = ("", "tutorial/", "guides/zoo/", "method/numerical/", "reference/options/", "reference/codes/GC101/")
+
+
+class Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder: Path = tmp_path_factory.mktemp("site")
+    assert build(folder).returncode == 0
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=BROWSER, args=QUIET)
+        yield started
+        started.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", KINDS)
+def test_pages_fit_are_accessible_and_ask_nobody_else(path: str, scheme: str, browser: Any, address: str):
+    for viewport in (PHONE, DESK):
+        with browser.new_context(viewport=viewport, color_scheme=scheme) as context:
+            page, asked = context.new_page(), list[str]()
+            page.on("request", lambda request, asked=asked: asked.append(request.url))
+            page.goto(address + path)
+            page.wait_for_selector(".md-search[aria-label]", state="attached")
+            found = axe.Axe().run(page).response["violations"]
+            assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+            assert [url for url in asked if not url.startswith((address, "data:"))] == []
+
+
+def test_commands_are_copied_without_what_they_print(browser: Any, address: str):
+    page = browser.new_page()
+    page.goto(address)
+    page.wait_for_selector(".md-code__button", state="attached")
+    copied = page.evaluate("""() => {
+        const session = document.querySelector(".highlight:has(.gp) code")
+        session.setAttribute("data-md-copying", "")
+        return session.innerText
+    }""")
+    page.close()
+    assert copied.strip() == "gradcheck examples/mlp.onnx --x input --y loss"
+
+
+def test_what_is_looked_for_is_found(browser: Any, address: str):
+    page = browser.new_page(viewport=DESK)
+    page.goto(address)
+    page.get_by_placeholder("Search").click()
+    page.keyboard.type("GC107", delay=20)
+    found = page.wait_for_selector(".md-search-result__link[href*='GC107']")
+    assert "GC107" in found.inner_text()
+    page.close()
