@@ -75,7 +75,10 @@ def _found(check: Check) -> str:
         return f"{failed}/{checked} {compared(check)} differ, max rel err {short(check.max_rel_err)}"
     if check.status == "inconclusive":
         return f"{check.entries.get('inconclusive', 0)}/{checked} {compared(check)} cannot be judged"
-    return f"{checked} {compared(check, checked)}, max rel err {short(check.max_rel_err)}"
+    every = f"{checked} {compared(check, checked)}"
+    return (
+        every if check.zero_everywhere and not check.max_rel_err else f"{every}, max rel err {short(check.max_rel_err)}"
+    )
 
 
 def headline(check: Check) -> str:

@@ -44,7 +44,7 @@ def lines_below(checks: Sequence[Check], style: Style) -> Iterator[str]:
     yield from _claims(checks, style)
     yield from power_lines(checks, style)
     yield from health_lines(checks, style)
-    yield from _uncovered(checks)
+    yield from _uncovered(checks, style)
     yield from _ranges(checks, style)
     yield from remark_lines(checks, style)
     yield from _refusals(checks, style)
@@ -82,16 +82,17 @@ def _claims(checks: Sequence[Check], style: Style) -> Iterator[str]:
         groups.setdefault((claim["kind"], how), []).append(name(claim["by"]))
     for (kind, how), names in groups.items():
         more = f" and {len(names) - _GIVEN} more" if len(names) > _GIVEN else ""
-        by = cut(", ".join(names[:_GIVEN]), style.width - 22 - len(kind + how + more))
-        yield f"  given      by {kind}{'s'[: len(names) > 1]} {by}{more}; {how}"
+        text = f"by {kind}{'s'[: len(names) > 1]} {', '.join(names[:_GIVEN])}{more}; {how}"
+        yield from wrapped(text, style.width, "  given      ", _SPACE)
 
 
-def _uncovered(checks: Sequence[Check]) -> Iterator[str]:
+def _uncovered(checks: Sequence[Check], style: Style) -> Iterator[str]:
     """A line on branches of the model that were not taken, by the row that has most of them."""
     most = max((c.branches for c in checks if c.missed), key=lambda b: b["total"] - b["covered"], default=None)
     if most is not None:
         left = most["total"] - most["covered"]
-        yield f"  branches   {left} of {most['total']} sides never taken{_of_operator(most)}: try --points {_TRIED}"
+        text = f"{left} of {most['total']} sides never taken{_of_operator(most)}: try --points {_TRIED}"
+        yield from wrapped(text, style.width, "  branches   ", _SPACE)
 
 
 def _of_operator(branches: BranchCounts) -> str:
@@ -103,7 +104,7 @@ def _of_operator(branches: BranchCounts) -> str:
 def _ranges(checks: Sequence[Check], style: Style) -> Iterator[str]:
     """The values that piecewise nodes between x and y read, each node once; with `-v` only."""
     for read in dict.fromkeys(read for c in checks for read in c.branches.get("ranges", ()) if style.verbosity > 0):
-        yield f"  values     {name(read)}"
+        yield from wrapped(name(read), style.width, "  values     ", _SPACE)
 
 
 def forward_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
@@ -155,7 +156,8 @@ def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
     if hidden:  # another evaluator of y rounds
         worst = max(hidden, key=_weakness)
         size, of = f"{worst.power['missed_below']:.0e}", name(worst.power["of"])
-        yield f"  rounding   in {name(worst.source)} hides an error of {size} of {of}"
+        text = f"in {name(worst.source)} hides an error of {size} of {of}"
+        yield from wrapped(text, style.width, "  rounding   ", _SPACE)
 
 
 def _sentence(mode: str, checks: Sequence[Check]) -> str:

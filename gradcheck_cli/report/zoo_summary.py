@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gradcheck_cli.report.concise import CODE, COUNTED, WORD, said_of, totals
-from gradcheck_cli.report.text import Style, columns, count, cut, name, paint, seconds, table
+from gradcheck_cli.report.text import ENDLESS, Style, columns, count, cut, name, paint, seconds, table
 from gradcheck_cli.results.record import SEVERITY, Check, Report
 
 _LEAST_NAME = 16
@@ -68,7 +68,8 @@ def _lines(group: Group, detail: str, style: Style) -> Iterator[str]:
     failed = sum(not passed([each]) for each in group.checks)
     share = f"{failed} of {count(len(group.checks), 'check')}" if len(group.checks) > 1 else ""
     label = cut(name(group.name), max(_LEAST_NAME, style.width - len(said) - len(share) - 2 - 2 * bool(share)))
-    space = " " * max(2, style.width - len(said) - 2 - columns(label) - len(share)) if share else ""
+    room = style.width if style.width < ENDLESS else 0
+    space = " " * max(2, room - len(said) - 2 - columns(label) - len(share)) if share else ""
     yield f"{paint(said, said_of(check)[1], style.color)}  {label}{space}{share}"
     yield from textwrap.wrap(
         detail, style.width, initial_indent="  ", subsequent_indent="  ", max_lines=3, placeholder=" ...",

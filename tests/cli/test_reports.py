@@ -72,20 +72,28 @@ def test_the_page_of_a_failure() -> None:
     assert render("full", report(FAILED)) == PAGE
 
 
+LONG = replace(
+    FAILED,
+    x="encoder/layer_0/attention/self/query/kernel:0",
+    y="a_very_long_name_of_a_loss",
+    y_shape=(8, 10),
+)
+
+
 def test_names_are_cut_and_numbers_are_not() -> None:
-    long = replace(
-        FAILED,
-        x="encoder/layer_0/attention/self/query/kernel:0",
-        y="a_very_long_name_of_a_loss",
-        y_shape=(8, 10),
-    )
-    lines = render("full", report(long)).splitlines()
-    table = lines[2:4]
-    assert max(map(len, table)) <= 80
-    assert "[1,3,8,8]" in table[1]
-    assert "[8,10]" in table[1]
-    assert "..." in table[1]
-    assert "4.0e-02      1.0e+00    3e-10  FAIL" in table[1]
+    head, row = render("full", report(LONG), Style(width=100)).splitlines()[2:4]
+    assert max(map(len, (head, row))) <= 100
+    assert row.startswith("encode...el:0 [1,3,8,8]  a_very_lo..._of_a_loss [8,10]  ")
+    assert row.endswith("  192/192      4.0e-02      1.0e+00    3e-10  FAIL")
+
+
+def test_errors_stand_below_names_of_which_too_little_would_be_left() -> None:
+    assert render("full", report(LONG)).splitlines()[2:6] == [
+        "x                                                        y",
+        "  entries  max abs err  max rel err    noise (uncertainty)",
+        "encoder/layer_0/attention/self/query/kernel:0 [1,3,8,8]  a_ve..._loss [8,10]",
+        "  192/192      4.0e-02      1.0e+00    3e-10  FAIL",
+    ]
 
 
 def test_a_wide_table_of_entries_leaves_out_what_follows_from_the_rest() -> None:
