@@ -9,11 +9,13 @@ from gradcheck_cli.report.evidence import entry_lines, judged_rows, suspect_line
 from gradcheck_cli.report.health import gate_lines, health_tables
 from gradcheck_cli.report.remarks import forward_lines, held_against, lines_below
 from gradcheck_cli.report.text import (
+    ENDLESS,
     SPACE,
     Style,
-    apart,
+    both,
     columns,
     count,
+    labels,
     name,
     opened,
     paint,
@@ -88,29 +90,15 @@ def _beside_each_other(facts: Sequence[str]) -> str:
     return " ".join(fact.replace(" ", SPACE) + f"{SPACE}|" * (fact is not facts[-1]) for fact in facts)
 
 
-def _names(checks: Sequence[Check], free: int) -> list[tuple[str, ...]] | None:
-    """Names with shapes for x and y, the names cut so that both columns fit into `free`; None if that cannot be."""
+def _names(checks: Sequence[Check], free: int) -> list[tuple[str, str]] | None:
+    """Names with shapes for x and y, fitted into `free`; by whom a gradient is, where that leaves names whole."""
     sizes = [(shape(c.x_shape), shape(c.y_shape)) for c in checks]
-    room = free - sum(1 + max(map(len, column)) for column in zip(*sizes, strict=True))
-    ys = [name(c.y) for c in checks]
-    pairs = _shared(room, _x_names(checks, room - max(map(columns, ys))), ys)
-    return pairs and [(f"{x} {a}", f"{y} {b}") for (x, y), (a, b) in zip(pairs, sizes, strict=True)]
-
-
-def _x_names(checks: Sequence[Check], width: int) -> list[str]:
-    """Names of x, and by whom the gradient is; without his name where that is too long and rows stay apart."""
-    full = [name(c.x) + given_by(c) for c in checks]
-    brief = [name(c.x) + " given" * bool(c.claim) for c in checks]
-    one_each = len({(c.y, text) for c, text in zip(checks, brief, strict=True)}) == len(checks)
-    return brief if one_each and max(map(columns, full)) > width else full
-
-
-def _shared(room: int, *names: Sequence[str]) -> list[tuple[str, ...]] | None:
-    """Two columns of names, cut so that both fit into `room`; None if rows could not be told apart then."""
-    wanted = [max(map(columns, column)) for column in names]
-    first = min(wanted[0], max(room // 2, room - wanted[1]))
-    fitted = [apart(column, width) for column, width in zip(names, (first, room - first), strict=True)]
-    return None if None in fitted else [*zip(*filter(None, fitted), strict=True)]
+    full = [(name(c.x) + given_by(c), name(c.y)) for c in checks]
+    found = labels(full, sizes, free)
+    brief = [(name(c.x) + " given" * bool(c.claim), name(c.y)) for c in checks]
+    if len({*brief}) < len({*full}) or found == labels(full, sizes, ENDLESS):
+        return found
+    return labels(brief, sizes, free)
 
 
 def _details(check: Check, style: Style, common: Sequence[str] = ()) -> Iterator[str]:
@@ -183,7 +171,7 @@ def _labels(checks: Sequence[Check], free: int) -> list[tuple[str, ...]] | None:
     """The tensors or derivatives of rows, output logits [2,10] or d loss / d input [2,4], of which only names are cut."""
     sizes = [shape(c.x_shape if c.x else c.y_shape) for c in checks]
     room = free - len("output  ") - max(map(len, sizes))
-    pairs = _shared(room, [name(c.y) for c in checks], [name(c.x) for c in checks])
+    pairs = both(room, [name(c.y) for c in checks], [name(c.x) for c in checks])
     return pairs and [
         (f"d {y} / d {x} {size}" if x else f"output {y} {size}",) for (y, x), size in zip(pairs, sizes, strict=True)
     ]

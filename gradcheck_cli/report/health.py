@@ -113,7 +113,7 @@ def layer_table(layers: Sequence[Layer], style: Style) -> list[str]:
     numbers = [max(len(row[i]) for row in [_HEAD, *cells]) for i in (0, 2, 3, 4, 5, 6)]
     free = max(12, style.width - sum(numbers) - 2 * 6)
     rows = [_HEAD] + [(row[0], cut(row[1], free), *row[2:]) for row in cells]
-    return table(rows, "><>>>>>")
+    return table(rows, "><>>>>>", width=style.width)
 
 
 def _cells(layer: Layer) -> tuple[str, ...]:

@@ -80,6 +80,25 @@ def apart(names: Sequence[str], width: int) -> list[str] | None:
     return None
 
 
+def both(room: int, *names: Sequence[str]) -> list[tuple[str, ...]] | None:
+    """Two columns of names, cut so that both fit into `room`; None if rows could not be told apart then."""
+    wanted = [max(map(columns, column), default=0) for column in names]
+    first = min(wanted[0], max(room // 2, room - wanted[1]))
+    fitted = [apart(column, width) for column, width in zip(names, (first, room - first), strict=True)]
+    return None if None in fitted else [*zip(*(column or () for column in fitted), strict=True)]
+
+
+def labels(
+    names: Sequence[tuple[str, str]], sizes: Sequence[tuple[str, str]], free: int
+) -> list[tuple[str, str]] | None:
+    """Names of x and y with their shapes, the names cut so that both columns fit into `free`; None if they cannot."""
+    room = free - sum(1 + max(map(len, column)) for column in zip(*sizes, strict=True))
+    pairs = both(room, *zip(*names, strict=True))
+    if pairs is None:
+        return None
+    return [(f"{x} {a}", f"{y} {b}") for (x, y), (a, b) in zip(pairs, sizes, strict=True)]
+
+
 def _common(names: Sequence[str]) -> int:
     """The length of the prefix that different names have in common, up to a separator; 0 if it saves nothing."""
     length = 1 + max(map(_start(min(names), max(names)).rfind, "/._:-")) if len({*names}) > 1 else 0

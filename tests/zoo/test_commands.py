@@ -80,7 +80,8 @@ INCONCLUSIVE GC302  models/sub/log.onnx
 """
 
 
-def test_every_model_gets_a_record_and_failures_come_first(zoo: Command):
+def test_every_model_gets_a_record_and_failures_come_first(zoo: Command, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
     ran = zoo("models")
     assert (ran.code, ran.out) == (1, SUMMARY)
     assert len([line for line in ran.err.splitlines() if re.match(r"\[[1-8]/8\] [A-Z]+", line)]) == 8
@@ -329,7 +330,8 @@ def test_a_bug_of_gradcheck_is_a_reason_to_try_again(zoo: Command):
     assert jobs("run") == ["models/mlp.onnx"] * 2
 
 
-def test_names_move_no_cursor_and_lines_keep_their_width(zoo: Command, folder: Path):
+def test_names_move_no_cursor_and_lines_keep_their_width(zoo: Command, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
     hostile = folder / "models" / "a\n\x1b[2J\x07\u202e" / ("b" * 200)
     hostile.mkdir(parents=True)
     (hostile / "x.onnx").write_text("nothing")
