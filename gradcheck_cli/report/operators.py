@@ -10,11 +10,12 @@ from gradcheck_cli.report.text import table, wrapped
 
 _HEAD = ("operator", "forward", "gradient", "versions", "dtypes", "kinks")
 _LEGEND = [
-    ("kernel, rule", "of its own"),
-    ("composed", "of other operators; kinks and gradient are theirs"),
-    ("zero", "the gradient, wherever it exists"),
+    ("kernel, rule", "code of its own for the result, and for the gradient"),
+    ("composed", "computed by other operators; kinks and gradient are theirs"),
+    ("zero", "the gradient is zero wherever it exists, as that of Round"),
     ("versions", "of its domain: the first and the newest that define it"),
     ("dtypes", "of the data; real: float, int and bool; any: complex too"),
+    ("kinks", "where the slopes on two sides differ; parts: as its parts"),
 ]
 _CLASSES = {"float": ("float", "bfloat"), "int": ("int", "uint"), "bool": ("bool",), "complex": ("complex",)}
 _WORDS = {tuple(_CLASSES): "any", ("float", "int", "bool"): "real"}

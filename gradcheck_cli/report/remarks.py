@@ -22,7 +22,7 @@ _ELSEWHERE = re.compile(  # by the line on what was given, by the header, by the
     re.DOTALL,
 )
 _IN_ROW = re.compile(  # (4 at a kink; 2 of 16 not judged: jump)
-    r"\d+ entr(y|ies) at a tie of |and ties of \d+ nodes more|\d+ entr(y|ies) open(, since| for) "
+    r"\d+ entr(y|ies) at a tie of |and ties of \d+ nodes more|\d+ entr(y|ies) not judged(, since| for) "
     r"|\d+ of \d+ entries of y (is|are) not finite and left out"
 )
 _TOLERATED = re.compile(r"\d+ rows? perturbed across a branch of ")  # the entries agree all the same
@@ -91,14 +91,14 @@ def _uncovered(checks: Sequence[Check], style: Style) -> Iterator[str]:
     most = max((c.branches for c in checks if c.missed), key=lambda b: b["total"] - b["covered"], default=None)
     if most is not None:
         left = most["total"] - most["covered"]
-        text = f"{left} of {most['total']} sides never taken{_of_operator(most)}: try --points {_TRIED}"
+        text = f"{left} of {most['total']}{_of_operator(most)} sides never taken: try --points {_TRIED}"
         yield from wrapped(text, style.width, "  branches   ", _SPACE)
 
 
 def _of_operator(branches: BranchCounts) -> str:
     """The operator whose sides were missed, where all that are named are of one."""
     operators = {found[1] for each in branches["missed"] if (found := re.match(r"node \d+ (\S+)", each))}
-    return f", of {name(operators.pop())}" if len(operators) == 1 else ""
+    return f" {name(operators.pop())}" if len(operators) == 1 else ""
 
 
 def _ranges(checks: Sequence[Check], style: Style) -> Iterator[str]:
@@ -136,7 +136,9 @@ def _paragraph(check: Check) -> tuple[str, str]:
         return "", ""
     if check.forward_differs:
         return f"{WORD} {CODE}  {clean(check.forward.get('reason', ''))}", "red"
-    return f"{WORD}, {as_expected(check.waiver or {})}", "yellow"
+    if check.waiver is None:  # another outcome of the pair fails the run
+        return f"{WORD}  {clean(check.forward.get('reason', ''))}", "yellow"
+    return f"{WORD}, {as_expected(check.waiver)}", "yellow"
 
 
 def _refusal(check: Check) -> str:

@@ -100,7 +100,13 @@ ENDS = [
     replace(
         FAILED, status="inconclusive", code="GC301", notes=("12 entries at a tie of node 0 Relu 'relu': no slope",)
     ),
-    replace(FAILED, status="severed", code="GC107", message="cut at node 2 Round 'q' (zero by nature)", worst=()),
+    replace(
+        FAILED,
+        status="severed",
+        code="GC107",
+        message="cut at node 2 Round 'q' (its derivative is zero)",
+        worst=(),
+    ),
     replace(FAILED, mode="nodes", nodes={"total": 61, "checked": 59, "failed": 1}),
 ]
 

@@ -69,8 +69,8 @@ ERROR GC403  models/lfs.onnx
   is a Git LFS pointer (63 bytes), not a model. `git lfs pull` fetches the
   model.
 UNSUPPORTED GC502  models/unknown.onnx
-  d y/d x: no forward for 'acme.Magic' (node 1 Magic 'y'); it stops d y/d x.
-  Check up to it: --y a; or give one: ops: in a spec, or an installed package;
+  d y/d x: unknown operator 'acme.Magic' (node 1 Magic 'y'); it stops d y/d x.
+  Check up to it: --y a; or define it: ops: in a spec, or an installed package;
   or give what it computes: --feed y=@FILE.npy
 INCONCLUSIVE GC302  models/sub/log.onnx
   d y/d x: 'y' is not finite at point 0: first NaN at node 1 Log 'y' (input min
