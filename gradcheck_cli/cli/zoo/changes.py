@@ -30,9 +30,9 @@ _COLORS = {"newly failing": "red", "fixed": "green", "slower": "yellow", "change
 _OPTIONS: list[click.Parameter] = [
     *(click.RichArgument([name], metavar=name.upper(), type=click.Path()) for name in ("old", "new")),
     click.RichOption(["--slower"], type=click.FloatRange(1), default=FACTOR, metavar="FACTOR",
-                     help=f"Times as long that matter. [default: {FACTOR}]"),
+                     help=f"Report a check as slower if it takes this many times as long. [default: {FACTOR}]"),
     click.RichOption(["--show"], type=click.IntRange(min=0), default=_MOST, metavar="INT",
-                     help=f"Checks shown of each kind. [default: {_MOST}]"),
+                     help=f"Number of checks shown of each kind of change. [default: {_MOST}]"),
     TEXT_OR_JSON,
     COLOR,
 ]  # fmt: skip
