@@ -182,8 +182,10 @@ def _blind(comparison: Comparison) -> tuple[str, ...]:
     reasons = sorted({Status(int(s)).name.lower() for s in comparison.status[rows, columns]})
     size = magnitude(comparison.theoretical[rows, columns], comparison.numerical[rows, columns])
     least = float(np.max(unseen(comparison, rows, columns) / np.where(size > 0, size, 1.0)))
-    seen = f"an error below {least:.0e} of them would not be seen" if np.isfinite(least) else "no error would be seen"
-    return (f"{counted(len(rows))} not judged for {' and '.join(reasons)}: {seen}",)
+    seen = (
+        f"an error below {least:.0e} of an entry would not be seen" if np.isfinite(least) else "no error would be seen"
+    )
+    return (f"{counted(len(rows))} not judged because of {' and '.join(reasons)}: {seen}",)
 
 
 DELTA = 1e-3

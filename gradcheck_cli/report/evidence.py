@@ -94,7 +94,7 @@ def _together(checks: Sequence[Check]) -> Check:
 
 def _errors(check: Check) -> tuple[str, ...]:
     """The cells of a row right of its names; a gradient that is zero on both sides has no error to speak of."""
-    nothing = (check.zero_everywhere or check.status == "severed") and not check.max_abs_err
+    nothing = check.gradient.get("zero_fraction") == 1.0 and not (check.max_abs_err or check.of_two_models)
     errors = ("-", "-") if nothing else (short(check.max_abs_err), short(check.max_rel_err))
     return share_compared(check), *errors, rough(check.noise), said_of(check)[0]
 

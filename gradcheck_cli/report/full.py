@@ -141,7 +141,10 @@ def _method(check: Check) -> Iterator[tuple[str, str]]:
     if check.forward:
         yield "forward", held_against(check)
     if check.coloring:
-        yield "coloring", f"{count(check.coloring['rows'], 'row')} in {count(check.coloring['colors'], 'group')}"
+        yield (
+            "coloring",
+            f"{count(check.coloring['rows'], 'row')} perturbed in {count(check.coloring['colors'], 'group')}",
+        )
 
 
 def _of_two_models(shown: Sequence[Check], style: Style) -> str:
@@ -163,7 +166,8 @@ def _two_headers(check: Check, style: Style) -> Iterator[str]:
     facts += [name(check.sizes)] if check.dims else []
     first, second = name(str(check.forward.get("compared_with") or "?")), name(check.model.uri)
     yield f"A  {paint(first, 'bold', style.color)}"
-    yield f"B  {paint(second, 'bold', style.color)}  {_size(check)}"
+    start, *more = wrapped(f"{second}  {_size(check)}", style.width, "B  ", "   ")
+    yield from (start.replace(second, paint(second, "bold", style.color), 1), *more)
     yield from wrapped(_beside_each_other([*filter(None, facts)]), style.width, "   ", "   ")
 
 

@@ -43,10 +43,10 @@ def _tensors(found: Inspection, style: Style) -> Iterator[str]:
     shown = {role: group if style.verbosity > 0 else group[: _MOST.get(role, 1000)] for role, group in groups.items()}
     names = [name(t.name) for group in shown.values() for t in group]
     fitted = apart(names, max(20, style.width - 46)) or names
-    facts = [(name(t.shape), t.dtype, _known(t)) for group in shown.values() for t in group]
+    facts = [(name(t.shape), t.dtype, *_known(t)) for group in shown.values() for t in group]
     rows = [(label, *told) for label, told in zip(fitted, facts, strict=True)]
     lines = iter(
-        line.replace("\n", "\n  ") for line in table([("", "", "", ""), *rows], "<<<<", (), style.width - 2)[1:]
+        line.replace("\n", "\n  ") for line in table([("", "", "", "", ""), *rows], "<<<<<", (), style.width - 2)[1:]
     )
     for role, group in shown.items():
         if group:
@@ -56,10 +56,10 @@ def _tensors(found: Inspection, style: Style) -> Iterator[str]:
             yield from [f"  ... {hidden} more, -v"] * (hidden > 0)
 
 
-def _known(tensor: TensorFacts) -> str:
+def _known(tensor: TensorFacts) -> tuple[str, str]:
     """The state of a tensor's gradient, and of a constant the reason of its role."""
-    why = f"  ({name(tensor.role)}: {name(tensor.why.partition(': ')[2])})" if tensor.rule else ""
-    return ("has a gradient" if tensor.gradient == "possible" else tensor.gradient) + why
+    why = f"({name(tensor.role)}: {name(tensor.why.partition(': ')[2])})" if tensor.rule else ""
+    return "has a gradient" if tensor.gradient == "possible" else tensor.gradient, why
 
 
 def _facts(found: Inspection, style: Style) -> Iterator[str]:

@@ -22,7 +22,7 @@ _ELSEWHERE = re.compile(  # by the line on what was given, by the header, by the
     re.DOTALL,
 )
 _IN_ROW = re.compile(  # (4 at a kink; 2 of 16 not judged: jump)
-    r"\d+ entr(y|ies) at a tie of |and ties of \d+ nodes more|\d+ entr(y|ies) not judged(, since| for) "
+    r"\d+ entr(y|ies) at a tie of |and ties of \d+ nodes more|\d+ entr(y|ies) not judged(, since| because of) "
     r"|\d+ of \d+ entries of y (is|are) not finite and left out"
 )
 _TOLERATED = re.compile(r"\d+ rows? perturbed across a branch of ")  # the entries agree all the same
@@ -158,7 +158,7 @@ def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
     if hidden:  # another evaluator of y rounds
         worst = max(hidden, key=_weakness)
         size, of = f"{worst.power['missed_below']:.0e}", name(worst.power["of"])
-        text = f"in {name(worst.source)} hides an error of {size} of {of}"
+        text = f"in {name(worst.source)} hides errors up to {size} of {of}"
         yield from wrapped(text, style.width, "  rounding   ", _SPACE)
 
 

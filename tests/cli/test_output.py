@@ -151,7 +151,7 @@ def test_quiet_says_nothing_of_what_passed(gradcheck: Command) -> None:
 @pytest.mark.slow
 def test_verbose_states_how_many_groups_rows_were_probed_in(gradcheck: Command) -> None:
     options = ("conv.onnx", "--x", "image", "--y", "c", "--dim", "N=32", "-v")
-    assert re.search(r"\n  coloring   \d+ rows in \d+ groups\n", gradcheck(*options).out)
+    assert re.search(r"\n  coloring   \d+ rows perturbed in \d+ groups\n", gradcheck(*options).out)
     assert "coloring" not in gradcheck(*options, "--no-coloring").out
 
 

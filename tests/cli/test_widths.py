@@ -234,3 +234,20 @@ def test_a_pipe_gets_whole_lines_or_those_of_columns(
     for nothing in ("", "0", "wide", "-3"):
         monkeypatch.setenv("COLUMNS", nothing)
         assert gradcheck("long.onnx").out.splitlines()[:3] == whole.splitlines()[:3]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_other_tables_fit_and_keep_names_apart(
+    gradcheck: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    long_names(folder)
+    for args in (
+        ["inspect", "long.onnx"], ["long.onnx", "--health"], ["diff", "long.onnx", "long.onnx"], ["ops"], ["ops", "LSTM"],
+        ["explain"], ["explain", "GC404"],
+    ):  # fmt: skip
+        lines = gradcheck(*args).out.splitlines()
+        assert [line for line in lines if columns(line) > width and " " in line.strip(" ,(")] == [], args
+    lines = gradcheck("inspect", "long.onnx").out.splitlines()
+    inputs = lines[lines.index("inputs (6)") + 1 : lines.index("outputs")]
+    assert len({line for line in inputs if "weight" in line}) == len(LAYERS)
