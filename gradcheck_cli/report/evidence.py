@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -37,14 +38,15 @@ _WIDTHS = {  # of others 12 at least
 _LONGEST = 24  # columns of a name above places of entries
 _MOST_PASSED = 20  # rows that pass and are shown one by one
 _INDENT = " " * 13
+_EXPLAINED = " (uncertainty)"
 Labels: TypeAlias = Callable[[Sequence[Check], int], Sequence[tuple[str, ...]] | None]
 
 
 def judged_rows(checks: Sequence[Check], titles: Sequence[str], labels: Labels, style: Style) -> list[str]:
     """The table of some checks: labels, errors and verdicts; many that pass are one row unless `style` is verbose.
 
-    `labels` fits the names of checks into a number of columns.  It gives None where it cannot, and then they stand whole
-    above the errors.
+    `labels` fits the names of checks into a number of columns, or gives None.  Where they do not fit beside the errors
+    they stand above them, whole if need be.
     """
     apart, folded = ([*checks], []) if style.verbosity > 0 else _folded(checks)
     more = [(f"{count(len(some), 'row')}: see -v", *[""] * (len(titles) - 1)) for some in folded]
@@ -57,18 +59,15 @@ def judged_rows(checks: Sequence[Check], titles: Sequence[str], labels: Labels, 
         return None if names is None else [tuple(titles), *names, *more]
 
     names = beside(style.width - gaps - max(map(columns, _spared(numbers, 0, ENDLESS))))
-    every = [(*label, *n) for label, n in zip(names or (), numbers, strict=bool(names))]
-    if every and max(map(columns, (lines := _spared(every, len(titles), ENDLESS)))) <= style.width:
-        head, *lines = lines
-    else:
-        whole = beside(style.width - gaps + 2) or beside(ENDLESS) or []
-        head, *lines = below(whole, _spared(numbers, 0, style.width - 2), style.width)
+    every = [(*label, *cells) for label, cells in zip(names, numbers, strict=True)] if names else []
+    lines = _spared(every, len(titles), ENDLESS) if every else []
+    if not lines or max(map(columns, lines)) > style.width:
+        names = beside(style.width - gaps + 2) or beside(ENDLESS) or []
+        lines = below(names, _spared(numbers, 0, style.width - 2), style.width)
+    head, *lines = lines
     if columns(head.split("\n")[-1]) + len(_EXPLAINED) <= style.width and "noise" in head[-5:]:
         head += _EXPLAINED
     return [head, *(_with_verdict(line, said_of(row), style) for line, row in zip(lines, rows, strict=True))]
-
-
-_EXPLAINED = " (uncertainty)"
 
 
 def _folded(checks: Sequence[Check]) -> tuple[list[Check], list[list[Check]]]:
@@ -84,10 +83,10 @@ def _folded(checks: Sequence[Check]) -> tuple[list[Check], list[list[Check]]]:
 
 def _together(checks: Sequence[Check]) -> Check:
     """A record of many that pass: entries together, errors of the worst."""
-    entries, nodes = (
-        {key: sum(counted.get(key, 0) for counted in every) for key in every[0]}
-        for every in ([{**c.entries} for c in checks], [{**c.nodes} for c in checks])
-    )
+    entries, nodes = Counter[str](), Counter[str]()
+    for check in checks:
+        entries.update(check.entries)
+        nodes.update(check.nodes)
     worst = {field: max(getattr(c, field) for c in checks) for field in ("max_abs_err", "max_rel_err", "noise")}
     return replace(checks[0], entries=entries, nodes=nodes, **worst)
 
@@ -153,7 +152,7 @@ def entry_table(check: Check, entries: Sequence[Entry]) -> tuple[tuple[str, ...]
 def _fitted(rows: list[tuple[str, ...]], style: Style) -> list[str]:
     """The table of entries, each below its place where the line would be too long."""
     lines = _spared(rows, 1, style.width)
-    if max(columns(part) for line in lines for part in line.split("\n")) <= style.width and "\n" not in lines[0]:
+    if max(map(columns, lines)) <= style.width:
         return lines
     return below([row[:1] for row in rows], _spared([row[1:] for row in rows], 0, style.width - 2), style.width)
 

@@ -147,7 +147,10 @@ def test_twenty_rows_that_pass_are_twenty(gradcheck: Command, folder: Path) -> N
 def test_rows_that_do_not_pass_are_shown_beside_many_that_do(width: int) -> None:
     passed = [replace(each, status="pass", code="") for each in failing([f"w{i}" for i in range(50)])]
     others = [replace(FAILED, x=status, status=status) for status in ("fail", "inconclusive", "severed", "waived")]
-    lines = table([*passed[:25], *others, *passed[25:]], width)
+    passed[30] = replace(passed[30], entries={**passed[30].entries, "kink_ok": 7})
+    told = "\n".join(table([*passed[:25], *others, *passed[25:]], width))
+    assert "(7 at a kink)" in told
+    lines = re.sub(r"\s+\(7 at a kink\)", "", told).split("\n")
     verdicts = ("FAIL", "INCONCLUSIVE", "NO GRADIENT", "KNOWN FAILURE", "PASS")
     assert [next(v for v in verdicts if row.endswith(v)) for row in rows(lines, verdicts)] == [*verdicts]
     assert "50 rows: see -v" in rows(lines, verdicts)[-1]
