@@ -109,11 +109,9 @@ def mode_said(check: Check) -> str:
 
 
 def share_compared(check: Check) -> str:
-    """The share that was compared: 192/192; of nodes on their own 59/61 nodes; the number of random projections."""
+    """The share that was compared: 192/192; of nodes on their own 59/61 nodes."""
     if check.nodes:
         return f"{check.nodes['checked']}/{check.nodes['total']} nodes"
-    if check.mode == "directional":
-        return count(check.entries.get("checked", 0), "projection")
     return f"{check.entries.get('checked', 0)}/{check.entries.get('total', 0)}"
 
 

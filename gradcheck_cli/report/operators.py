@@ -17,12 +17,13 @@ _LEGEND = [
     ("dtypes", "of the data; real: float, int and bool; any: complex too"),
     ("kinks", "where the slopes on two sides differ; parts: as its parts"),
 ]
+_WIDTH = 79
 _CLASSES = {"float": ("float", "bfloat"), "int": ("int", "uint"), "bool": ("bool",), "complex": ("complex",)}
 _WORDS = {tuple(_CLASSES): "any", ("float", "int", "bool"): "real"}
 _PARTS = "as the operators it is composed of"
 
 
-def listing(found: Sequence[OperatorFacts], width: int) -> str:
+def listing(found: Sequence[OperatorFacts], width: int = _WIDTH) -> str:
     """The known operators, a line each, by domain; then the others of ONNX."""
     shown = [f for f in found if f.known and not f.read_as]
     parts = []
@@ -38,7 +39,7 @@ def listing(found: Sequence[OperatorFacts], width: int) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
-def page(facts: OperatorFacts, width: int) -> str:
+def page(facts: OperatorFacts, width: int = _WIDTH) -> str:
     """The page of one operator."""
     lines = [facts.full_name, *wrapped(facts.does, width)]
     for title, text in _facts(facts):

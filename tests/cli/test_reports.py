@@ -144,6 +144,14 @@ def test_an_error_stands_in_every_format() -> None:
         assert "is empty" in render(form, report(error))
 
 
+def test_a_forward_run_that_differs_is_expected_only_where_that_was_said() -> None:
+    differs = {"agrees": False, "reason": "y is off by 1"}
+    waiver = {"forward": "differs", "reason": "ACME-413"}
+    severed = replace(FAILED, status="severed", code="GC107", worst=(), gates=("severed",), forward=differs)
+    assert "\nFORWARD DIFFERS  y is off by 1\n" in render("full", report(severed))
+    assert "\nFORWARD DIFFERS, as expected: ACME-413\n" in render("full", report(replace(severed, waiver=waiver)))
+
+
 def test_quiet_leaves_out_what_passed_and_verbose_adds_to_it() -> None:
     passed = replace(
         FAILED, status="pass", code="", worst=(), suspect=None, notes=("values of test_data_set_0 for x", "a note")

@@ -119,6 +119,15 @@ def test_only_commands_are_longer_than_the_line(check: Check, width: int, verbos
     assert [line for line in lines if columns(line) > width and not line.startswith("  reproduce  gradcheck ")] == []
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "check", [*ENDS, replace(FAILED, check="a name with spaces " * 3)], ids=lambda check: check.status
+)
+def test_colors_change_nothing_but_colors(check: Check, width: int) -> None:
+    plain, colored = (render("full", Report((check,)), Style(color=on, width=width)) for on in (False, True))
+    assert re.sub(r"\x1b\[\d*m", "", colored) == plain != colored
+
+
 def test_where_nothing_has_to_fit_nothing_is_cut() -> None:
     text = render("full", Report(tuple(failing([*IN_THE_MIDDLE[:3], *WIDE], y="y" * 80))), Style(width=ENDLESS))
     assert all(each in text for each in (*IN_THE_MIDDLE[:3], *WIDE, "y" * 80))
