@@ -166,30 +166,32 @@ class Settings:
 
     x: tuple[str, ...] | None = _setting(
         None, "tensors", "What",
-        "Differentiate with respect to this input, parameter or inner tensor. Default: float inputs or parameters.",
+        "Differentiate with respect to this input, weight or inner tensor. Default: the float inputs, or the weights "
+        "if there are none.",
         "zoo reproduce grad inspect file checks models", form="NAME", role="target",
         diff="Differentiate with respect to this tensor of A. Default: float inputs or parameters.",
     )  # fmt: skip
     y: tuple[str, ...] | None = _setting(
-        None, "tensors", "What", "Differentiate this tensor. Default: the float outputs.",
+        None, "tensors", "What", "Differentiate this output or inner tensor. Default: the float outputs.",
         "zoo reproduce inspect file checks models", form="NAME", role="target",
         diff="Compare this output or inner tensor of A. Default: all outputs.",
         grad="Differentiate the sum of these tensors. Default: the float outputs.",
     )  # fmt: skip
     params: bool = _setting(
-        False, "flag", "What", "The weights as x too; `gradcheck inspect` shows which constants are weights.",
+        False, "flag", "What", "Differentiate with respect to the weights too; `gradcheck inspect` lists them.",
         f"{_USUAL} grad", role="target", diff="Also by weights that both have.", inspect="The weights as x too.",
     )  # fmt: skip
     param: tuple[str, ...] = _setting(
         (), "globs", "What",
-        "Constants of any role as x too, by name or glob; !GLOB leaves out, and alone it leaves out weights.",
+        "Differentiate with respect to these constants too, weights or not. !GLOB leaves some out; alone, it stands "
+        "for all other weights.",
         f"{_USUAL} grad inspect", form="GLOB", role="target",
         diff="Also by constants that both have, of any role; !GLOB leaves out.",
     )  # fmt: skip
     grad: Mapping[str, str | Numbers] = _setting(
         dict, "claims", "What",
-        "Check somebody else's gradient with respect to X: a tensor of the model, or numbers from a file. "
-        "none: do not look for any in the model.",
+        "Check a gradient that somebody else computed, of y with respect to X: a tensor of the model, or numbers "
+        "from a file. none: do not look for any in the model.",
         "zoo reproduce file", form="X=TENSOR|@FILE[:KEY]|none",
         settings="The tensor that claims to be the gradient by x, or @FILE[:KEY].",
     )  # fmt: skip
@@ -200,12 +202,12 @@ class Settings:
     )  # fmt: skip
     mode: Mode = _setting(
         "auto", "word", "What",
-        "full: every entry of the Jacobian; nodes: node by node; directional: random projections; sampled: drawn entries. "
-        "[default: {default}, by predicted cost]",
+        "What is compared. full: every entry of the Jacobian; nodes: every node on its own; directional: random "
+        "projections of the Jacobian; sampled: randomly drawn entries. [default: {default}, by predicted cost]",
         words=get_args(Mode),
     )  # fmt: skip
     max_entries: int = _setting(
-        4096, "whole", "What", "Number of entries that a sampled check draws. [default: {default}]", form="N", least=1,
+        4096, "whole", "What", "Number of entries that --mode sampled draws. [default: {default}]", form="N", least=1,
         idle=Idle("mode", "only --mode sampled draws entries", ("sampled", "auto")),
     )  # fmt: skip
     x_shape: Mapping[str, tuple[int, ...]] = _setting(
@@ -217,7 +219,8 @@ class Settings:
         dict, "shapes", "Inputs", "Shape that y is expected to have.", "zoo reproduce file", form="[NAME:]SHAPE",
     )  # fmt: skip
     dims: Mapping[str, int] = _setting(
-        dict, "sizes", "Inputs", "Size of an open dimension. Default: 2 for batches, else the first size that runs.",
+        dict, "sizes", "Inputs", "Size of an open (symbolic) dimension. "
+        "Default: 2 for batches, else the first size that runs.",
         "zoo reproduce diff inspect file", settings="Sizes by the name that shapes use.", name="dim", form="NAME=INT",
         redraws=True, grad="Fix the size of an open dimension in the file.",
         step="Fix the size of an open dimension in the files.",
@@ -228,12 +231,14 @@ class Settings:
         "zoo reproduce diff file", checks="Value of the only x, or values by name.", form="[NAME=]VALUE|@FILE[:KEY]",
     )  # fmt: skip
     extra_feed_dict: Mapping[str, Array] = _setting(
-        dict, "feeds", "Inputs", "Fix any tensor during the check, inner ones included.", "zoo reproduce diff file",
+        dict, "feeds", "Inputs", "Fix the value of any tensor during the check, inner ones included.",
+        "zoo reproduce diff file",
         checks="Values of any tensors, fixed during the check.", form="NAME=VALUE|@FILE[:KEY]",
         spelt=("--extra-feed-dict", "--feed"), grad="Fix a tensor in the file, inner ones included.",
     )  # fmt: skip
     init_targets: tuple[str, ...] = _setting(
-        (), "names", "Inputs", "Initialization to run first: of a spec, or of training info.",
+        (), "names", "Inputs", "Initialization to run first: a group of a spec's `init:`, or training_info of an "
+        "ONNX model.",
         "zoo reproduce file checks", form="NAME", redraws=True,
     )  # fmt: skip
     test_data: Path | Literal["auto"] | None = _setting(  # a folder with input_0.pb ..., or the one beside the model
@@ -252,7 +257,8 @@ class Settings:
         diff="Number of random points at which both are compared. [default: 3]",
     )  # fmt: skip
     point: int | None = _setting(
-        None, "whole", "Inputs", "Only the point with this number, counted from 0.", f"{_USUAL} diff", form="INT", least=0,
+        None, "whole", "Inputs", "Check only the random point with this number, counted from 0.", f"{_USUAL} diff",
+        form="INT", least=0,
         role="point",
     )  # fmt: skip
     seed: int = _setting(
@@ -261,7 +267,8 @@ class Settings:
     )  # fmt: skip
     method: Method = _setting(
         "auto", "word", "Method",
-        "Numerical derivative: complex-step, richardson, central, forward. [default: {default}, and says which]",
+        "How the numerical derivative is computed: complex-step, or by richardson (extrapolated), central or forward "
+        "differences. [default: {default}, stated in the output]",
         form="METHOD", words=get_args(Method),
     )  # fmt: skip
     delta: float | None = _setting(
@@ -270,14 +277,14 @@ class Settings:
     )  # fmt: skip
     dtype: DType = _setting(
         "float64", "word", "Method",
-        "model: also say how many digits the gradient keeps in the model's own dtype. [default: {default}]",
+        "model: also report how many digits the gradient keeps in the model's own dtype. [default: {default}]",
         words=get_args(DType),
         diff="model: run each model in its own dtype, where it may overflow. [default: {default}, for both]",
     )  # fmt: skip
     forward: Forward | None = _setting(  # None: internal, held against onnxruntime if it is there
         None, "word", "Method",
-        "Forward runs of the numerical side: by gradcheck (internal), or by onnxruntime in the model's own dtype. "
-        "[default: internal, and compared with onnxruntime where that is installed]",
+        "Who runs the model for the numerical derivative: gradcheck (internal), or onnxruntime in the model's own "
+        "dtype. [default: internal, and compared with onnxruntime where that is installed]",
         form="internal|onnxruntime", words=get_args(Forward),
     )  # fmt: skip
     rtol: Mapping[str, float] = _setting(  # where nothing is given, that of the verdict
@@ -289,22 +296,25 @@ class Settings:
         diff="Absolute difference that is accepted. [default: 0; with --dtype model 8 roundings of 1]",
     )  # fmt: skip
     max_inconclusive: float = _setting(
-        0.02, "real", "Method", "Fraction of entries that may be inconclusive in a check that passes. [default: {default}]",
+        0.02, "real", "Method", "Fraction of entries that may stay inconclusive in a check that passes. "
+        "[default: {default}]",
         form="FLOAT", least=0, most=1,
     )  # fmt: skip
     coloring: bool = _setting(
-        True, "flag", "Method", "Perturb one entry of x at a time, even where several could be perturbed in one run.",
-        "zoo reproduce file", spelt=("--no-coloring",), settings="Perturb entries of x together that no entry of y shares.",
+        True, "flag", "Method", "Perturb one entry of x at a time, even where several can share a run of the model.",
+        "zoo reproduce file", spelt=("--no-coloring",),
+        settings="Perturb entries of x together that no entry of y shares.",
     )  # fmt: skip
     straight_through: bool = _setting(
         False, "flag", "Method",
-        "Treat quantizers, Round, Floor, Ceil and Casts to fewer bits and back as if they did not round: gradients pass.",
-        f"{_USUAL} diff", grad="Gradients go through quantizers, Round, Floor, Ceil and Casts to fewer bits and back.",
-        step="Gradients go through quantizers, Round, Floor, Ceil and Casts to fewer bits and back.",
+        "Straight-through estimator: differentiate quantizers, Round, Floor, Ceil and Casts to fewer bits and back "
+        "as the identity.",
+        f"{_USUAL} diff grad step",
     )  # fmt: skip
     second_order: bool = _setting(False, "flag", "Method", "Check the gradient of the gradient too.")
     compat: Literal["tf"] | None = _setting(
-        None, "word", "Method", "Compare as TensorFlow: central, delta 1e-3, rtol and atol 1e-4.",
+        None, "word", "Method", "Compare as TensorFlow's checker does: central differences, delta 1e-3, "
+        "rtol and atol 1e-4.",
         form="tf", words=("tf",),
     )  # fmt: skip
     timeout: float | None = _setting(  # seconds
@@ -320,7 +330,8 @@ class Settings:
     )  # fmt: skip
     jobs: int = _setting(
         lambda: os.cpu_count() or 1, "whole", "Limits",
-        "Threads, or processes for what takes seconds. [default: all cores]", "reproduce diff resume file",
+        "Number of threads, or of processes for work that takes seconds. [default: all cores]",
+        "reproduce diff resume file",
         spelt=("-j", "--jobs"), form="INT", least=1, role="limit", zoo="Models at once. [default: one a core]",
     )  # fmt: skip
     pictures: Pictures = _setting(
@@ -334,40 +345,45 @@ class Settings:
 
 
 OF_A_RUN = (
-    _of_run("expression", "text", "What", "Checks whose name matches, as in pytest: 'conv and not slow'.", "zoo file",
+    _of_run("expression", "text", "What", "Run the checks whose name matches, as in pytest: 'conv and not slow'.",
+            "zoo file",
             spelt=("-k",), form="EXPR"),
-    _of_run("check", "names", "What", "The check of a spec with exactly this name.", "zoo file", form="NAME"),
+    _of_run("check", "names", "What", "Run the check of a spec that has exactly this name.", "zoo file", form="NAME"),
     _of_run("fail_on", "gates", "Gate",
             "Outcomes that fail the run. [default: fail,inconclusive,unsupported,severed,forward] "
             "A list with one of these replaces the default; nonfinite, dead, vanishing, exploding and precision (the "
             "gradient's health) are added to it; +word and -word change it.",
             "zoo reproduce report resume file", form="LIST"),
-    _of_run("health", "flag", "Gate", "Show the health of gradients, layer by layer.", "reproduce report file",
+    _of_run("health", "flag", "Gate", "Show for each layer how large the gradient is, and dead and saturated units.",
+            "reproduce report file",
             idle=Idle("output_format", "only the full output has its tables", ("full",))),
-    _of_run("exit_zero", "flag", "Gate", "No outcome of --fail-on fails the run; other errors do.",
+    _of_run("exit_zero", "flag", "Gate", "The run does not fail for the outcomes of --fail-on; other errors still "
+            "fail it.",
             "zoo reproduce diff resume file"),
     _of_run("fail_fast", "flag", "Gate", "Stop at the first model that fails the run.", "resume file",
             zoo="Begin no model after the first that fails the run."),
-    _of_run("baseline", "path", "Gate", "Results of --report: what failed there in the same way is a known failure.",
+    _of_run("baseline", "path", "Gate", "Results of an earlier --report: what failed there in the same way is a "
+            "known failure, and no longer fails the run.",
             "zoo report resume file", form="FILE"),
     _of_run("engine", "word", "Limits", "Where a full comparison runs: here, or in parts on the workers of a Dask "
             "cluster. [default: {default}]", default="local", form="local|dask", words=("local", "dask")),
     _of_run("dask", "scheduler", "Limits", "The cluster: tcp://HOST:8786, a scheduler file, or local:N workers. "
             "[default: as Dask is configured]", form="WHERE", idle=Idle("engine", "it asks no cluster", ("dask",))),
-    _of_run("allow_python", "flag", "Limits", "Let a spec call Python functions.",
+    _of_run("allow_python", "flag", "Limits", "Let a spec call Python functions: runs code that it names.",
             "zoo reproduce grad step inspect resume file", role="setting"),
     _of_run("output_format", "formats", "Output", "On stdout: {words}. [default: {default}]",
             "zoo reproduce diff resume file", "full", form="FORMAT"),
     _of_run("report", "reports", "Output", "Also write {words}.",
             "zoo reproduce diff resume file", form="PATH"),
-    _of_run("plot", "plot", "Output", "Draw each check as .png or .svg; the second goes to PATH-2, and so on. "
-            "Needs matplotlib.", "reproduce file", form="PATH"),
+    _of_run("plot", "plot", "Output", "Draw a figure of each check, .png or .svg; the second goes to PATH-2, and so "
+            "on. Needs matplotlib.", "reproduce file", form="PATH"),
     _of_run("heatmap", "flag", "Output", "Show where in the Jacobian the errors are.", "reproduce file"),
-    _of_run("save_failures", "path", "Output", "Keep what fails, for `gradcheck reproduce`. [default: {default}]",
+    _of_run("save_failures", "path", "Output", "Keep what `gradcheck reproduce` needs to run a failure again. "
+            "[default: {default}]",
             "zoo file", ".gradcheck/failures", form="DIR|none"),
     _of_run("show", "whole", "Output", "Number of entries shown for each failure. [default: {default}]",
             "reproduce diff report file settings", 3, form="INT", least=0),
-    _of_run("verbose", "count", "Output", "Say more about checks that passed.",
+    _of_run("verbose", "count", "Output", "Say more: show every row, and how each check was done.",
             "zoo reproduce diff report resume file", spelt=("-v", "--verbose"), inspect="All tensors and all pairs."),
     _of_run("quiet", "count", "Output", "Say nothing about checks that passed.",
             "zoo reproduce diff report resume file", spelt=("-q", "--quiet"),

@@ -259,7 +259,7 @@ def without_gradient(
     message = f"no gradient for '{full}' ({_place(tape, origin, op, label)}{opset}); {stops}"
     reached = source.graph.reached_from([x]) - {x}
     before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
-    given = "; or give one: ops: in a spec" if _of_ones_own(full) else ""
+    given = "; or define one: ops: in a spec" if _of_ones_own(full) else ""
     ways = f"Check up to it: --y {shown(before)}{given}" if before else ""
     return NoGradientError(f"{message} {ways}" if before else message, error.missing)
 
@@ -275,10 +275,10 @@ def without_forward(error: GradcheckError, graph: Graph, tape: Tape, x: str, y: 
         return error
     reached = graph.reached_from([x]) - {x}
     before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
-    upto = f"Check up to it: --y {shown(before)}; or give" if before else "Give"
+    upto = f"Check up to it: --y {shown(before)}; or define" if before else "Define"
     result = shown(next(name for name in node.outputs if name))
     by = "ops: in a spec, or an installed package" if _of_ones_own(error.operators[0]) else "an installed package"
-    ways = f"{upto} one: {by}; or give what it computes: --feed {result}=@FILE.npy"
+    ways = f"{upto} it: {by}; or give what it computes: --feed {result}=@FILE.npy"
     message = f"{error}; it stops {'/'.join(derivative(x, y, ''))}. {ways}"
     return UnsupportedError(message, code=error.code, operators=error.operators)
 

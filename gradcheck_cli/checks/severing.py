@@ -111,14 +111,14 @@ def _has_gradient(severance: Severance, x: str, y: str) -> bool:
 
 def _in_part(check: Check, found: Severed, part: Partly) -> Check:
     """A record of a pair that is severed in part: its verdict stays, and a note names the cut."""
-    what = "a summand has" if part.kind == "sum" else "some entries of x have"
-    note = f"{what} no gradient by nature: cut at {_listed(part.cut)}"
+    what = "one summand of y has" if part.kind == "sum" else "some entries of x have"
+    note = f"{what} no gradient: cut at {_listed(part.cut)}"
     return replace(check, gradient={**check.gradient, "severed": found}, notes=(*check.notes, note))
 
 
 def sentence(found: Severed, x: str, y: str, severance: Severance) -> str:
     """The message on a severed pair: the nodes that cut it, why, and how far the gradient of y goes back."""
-    reason = "zero by nature"
+    reason = "its derivative is zero wherever it exists"
     if all(spot.op.startswith("TreeEnsemble") for spot in found.cut):
         reason = "a tree ensemble is piecewise constant"
     elif found.partial is not None:
@@ -134,7 +134,7 @@ def advice(found: Severed, x: str, y: str, severance: Severance) -> tuple[str, .
     choosing = sorted({spot.op for spot in found.cut if spot.op in _CHOOSING})
     said = [f"a softmax in place of {' and '.join(choosing)} has a gradient"] if choosing else []
     if severance.mended(x, y) and not severance.quantized(x, y):
-        said.append("--straight-through would mend it: the gradient goes through what is rounded as if it was not")
+        said.append("--straight-through gives it a gradient: rounding is then differentiated as the identity")
     return tuple(said)
 
 

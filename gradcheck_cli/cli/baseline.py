@@ -92,7 +92,7 @@ class Baseline:
     def notes(self) -> Iterator[str]:
         """Remarks on the baseline once all is checked."""
         if self.repaired:
-            yield f"{self.path}: {count(len(self.repaired), 'check')} of it passed: write it anew"
+            yield f"{self.path}: {count(len(self.repaired), 'check')} of it passed: write it anew with --report"
         if self.known and not self.met:
             yield f"{self.path} knows none of these checks: were their models named from another folder?"
 

@@ -12,7 +12,7 @@ from gradcheck_cli.cli.options import SETTINGS, Text, TypedCommand, given_in, op
 A, B = (click.RichArgument([name], metavar=mark, type=click.Path()) for name, mark in (("first", "A"), ("second", "B")))
 MAP = click.RichOption(
     ["--map", "given"], panel="What", multiple=True, type=Text(), metavar="A_NAME=B_NAME", allow_from_autoenv=False,
-    help="This tensor of A is that one of B. Default: those of the same name, else of the same place and type.",
+    help="Compare this tensor of A with that one of B. Default: those of the same name, else of the same place and type.",
 )  # fmt: skip
 
 

@@ -35,24 +35,41 @@ OUTPUT = click.RichOption(
     idle={"grad_ys": Idle("jvp", "tangents start from inputs of the file")},
 )
 @click.argument("models", nargs=1, required=True, metavar="MODEL", type=click.Path())
-@click.option("--jvp", is_flag=True, help="Tangents of y instead, for tangents of x that are inputs of the file.")
-@click.option("--hvp", is_flag=True, help="Second derivatives times a vector instead, which is an input for each x.")
+@click.option(
+    "--jvp",
+    is_flag=True,
+    help="Write Jacobian-vector products instead, for tangents of x that are inputs.",
+)
+@click.option(
+    "--hvp", is_flag=True, help="Write Hessian-vector products instead; the vectors are inputs, one for each x."
+)
 @click.option("--grad-ys", multiple=True, type=Text(), metavar="ones|inputs|Y=G",
-              help="Initial gradients: ones, inputs of the file, or for a y a tensor, a number or @FILE.")  # fmt: skip
-@click.option("--name", default="gradients", metavar="SCOPE", help="Added nodes stand under this name.")
+              help="The gradient that arrives at y: ones, inputs, or for one y a tensor, a number or @FILE.")  # fmt: skip
+@click.option("--name", default="gradients", metavar="SCOPE", help="Names of added nodes begin with this.")
 @click.option("--stop-gradients", multiple=True, type=Text(), metavar="NAME", shell_complete=complete_tensor,
               help="Do not differentiate through this tensor.")  # fmt: skip
 @click.option(
-    "--aggregation", type=OneOf(tuple(_METHODS)), default="add-n", help="How gradients of a tensor are added."
+    "--aggregation",
+    type=OneOf(tuple(_METHODS)),
+    default="add-n",
+    help="Nodes that add up gradients of a tensor that is read more than once.",
 )
 @click.option("--unconnected", type=OneOf(("none", "zero")), default="none",
-              help="What is written for an x on which no y depends.")  # fmt: skip
-@click.option("--gate", is_flag=True, help="All gradients of a node are computed before any is used.")
-@click.option("--colocate", is_flag=True, help="Added nodes carry the devices and the metadata of their forward nodes.")
-@click.option("--params-as-inputs", is_flag=True, help="Weights, or those of --param, as inputs with defaults.")
-@click.option("--per-sample", is_flag=True, help="Derivatives for each row of the batch by itself.")
-@click.option("--safe", is_flag=True, help="Where nothing flows into an operator the gradient is 0, at poles too.")
-@click.option("--graph", metavar="NAME", help="Which graph of a spec.")
+              help="Output for an x on which no y depends.")  # fmt: skip
+@click.option("--gate", is_flag=True, help="Compute all gradients of a node before any of them is used.")
+@click.option(
+    "--colocate", is_flag=True, help="Give added nodes the device and the metadata of the forward node they belong to."
+)
+@click.option(
+    "--params-as-inputs",
+    is_flag=True,
+    help="Make the weights, or those of --param, inputs of the file with their values as defaults.",
+)
+@click.option("--per-sample", is_flag=True, help="Write a gradient for each row of the batch on its own.")
+@click.option(
+    "--safe", is_flag=True, help="Where no gradient arrives at an operator, give 0 instead of 0 times infinity."
+)
+@click.option("--graph", metavar="NAME", help="The graph of a spec, if it has several.")
 @click.pass_context
 def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> int:
     """Write a model that also computes its gradients, for every size of its open dimensions."""

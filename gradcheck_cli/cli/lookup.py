@@ -9,6 +9,7 @@ import rich_click as click
 
 from gradcheck_cli.cli.options import TEXT_OR_JSON, OneOf
 
+_WIDTH = 78
 _SHELLS = {  # with the line that turns completion on
     "bash": 'eval "$(gradcheck completion bash)"  in ~/.bashrc',
     "zsh": 'eval "$(gradcheck completion zsh)"  in ~/.zshrc',
@@ -22,11 +23,12 @@ def ops(operator: str | None, output_format: str) -> int:
     from gradcheck_cli.ops.facts import all_facts, facts_named
     from gradcheck_cli.report.operators import listing, page
 
+    width = _reading_width()
     found = all_facts() if operator is None else facts_named(operator)
     if output_format == "json":
         text = json.dumps([each.as_json() for each in found], indent=2, default=str) + "\n"
     else:
-        text = listing(found) if operator is None else "\n".join(map(page, found))
+        text = listing(found, width) if operator is None else "\n".join(page(each, width) for each in found)
     sys.stdout.write(text)
     return 0
 
@@ -42,17 +44,28 @@ def explain(code: str | None) -> int:
     return 0
 
 
+def _reading_width() -> int:
+    """Columns of pages to be read: no more than a line of text should have."""
+    from gradcheck_cli.cli.output import style_of
+
+    return min(_WIDTH, style_of({}).width)
+
+
 def _listing(only: str = "") -> str:
     """All codes, or those of a family."""
     from gradcheck_cli.report.explanations import FAMILIES, PAGES, TOPICS
+    from gradcheck_cli.report.text import wrapped
 
-    lines: list[str] = []
+    lines, width = list[str](), _reading_width()
     for family, (title, code) in FAMILIES.items():
         own = {name: page for name, page in PAGES.items() if name.startswith(family) and only in ("", family)}
-        lines += ["", f"{family}xx  {title} (exit code {code})"] if own else []
+        head = wrapped(f"{title} (exit code {code})", width, f"{family}xx  ", " " * 7)
+        lines += ["", *head] if own else []
         for name, page in own.items():
-            lines += [f"  {name}  {page.title}" + (f" (exit code {page.exit_code})" if page.exit_code else "")]
-    lines += ["", *(page.partition("\n")[0] for page in TOPICS.values())] if not only else []
+            title = page.title + (f" (exit code {page.exit_code})" if page.exit_code else "")
+            lines += wrapped(title, width, f"  {name}  ", " " * 9)
+    topics = (wrapped(page.partition("\n")[0], width, "", " " * 5) for page in TOPICS.values())
+    lines += ["", *(line for topic in topics for line in topic)] if not only else []
     return "\n".join(lines[1:]) + "\n"
 
 
@@ -72,8 +85,10 @@ def _explained(code: str) -> str:
         raise UsageError(f"there is no code {code!r}.{near} `gradcheck explain` lists all of them.")
     page = PAGES[wanted]
     parts = [("What it means", page.meaning), ("Why it happens", page.causes), ("What to do", page.remedy)]
-    head = f"{wanted}  {page.title}\n{FAMILIES[wanted[:3]][0]} (exit code {exit_code(wanted)})\n"
-    return head + "".join("\n".join(["", title, *wrapped(text, 78), ""]) for title, text in parts)
+    width = _reading_width()
+    head = wrapped(f"{wanted}  {page.title}", width, "", " " * 7)
+    head += wrapped(f"{FAMILIES[wanted[:3]][0]} (exit code {exit_code(wanted)})", width, "", "  ")
+    return "\n".join([*head, ""]) + "".join("\n".join(["", title, *wrapped(text, width), ""]) for title, text in parts)
 
 
 @click.command("schema")

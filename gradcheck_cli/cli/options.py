@@ -184,7 +184,7 @@ def complete_tensor(ctx: click.Context, param: click.Parameter, incomplete: str)
 MODELS = click.RichArgument(["models"], nargs=-1, required=True, metavar="MODEL...", type=click.Path())
 TEXT_OR_JSON = click.RichOption(
     ["--output-format"], type=OneOf(("full", "json")), default="full", allow_from_autoenv=False,
-    help="What goes to stdout.",
+    help="Tables for people, or JSON.",
 )  # fmt: skip
 COLOR = click.RichOption(["--color"], type=OneOf(OPTIONS["color"].words), default="auto", help="Colors.")
 

@@ -7,15 +7,18 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TextIO
 
 from gradcheck_cli.cli import note
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report import FORMATS, format_of, parts, write
-from gradcheck_cli.report.text import Style
+from gradcheck_cli.report.text import ENDLESS, Style
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Pictures
+
+_LEAST_WIDTH = 20  # columns: nothing can be laid out in fewer
 
 
 class Output:
@@ -131,18 +134,28 @@ class Output:
 
 
 def style_of(options: Mapping[str, Any]) -> Style:
-    """Colors and width of the terminal; plain and 80 columns where there is none."""
+    """Colors and width of the terminal; where there is none, plain lines of COLUMNS, or of any length."""
     terminal = sys.stdout.isatty()
     color = colored(options.get("color", "auto"), terminal)
     return Style(
         color=color,
         links=color and terminal,
-        width=shutil.get_terminal_size().columns if terminal else 80,
+        width=max(_LEAST_WIDTH, _columns(terminal)),
         show=options.get("show", 3),
         verbosity=options.get("verbose", 0) - options.get("quiet", 0),
         ascii=not _shows_blocks(sys.stdout),
         health=bool(options.get("health")),
     )
+
+
+def _columns(terminal: bool) -> int:
+    """The width that lines have to fit into; anything that is no number of columns in COLUMNS asks for nothing."""
+    if terminal:
+        return shutil.get_terminal_size().columns
+    with suppress(ValueError):
+        if (given := int(os.environ.get("COLUMNS", ""))) > 0:
+            return given
+    return ENDLESS
 
 
 def colored(choice: str, terminal: bool) -> bool:

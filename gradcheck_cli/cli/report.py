@@ -26,7 +26,7 @@ PARAMS = [
         help=f"{either(FORMATS)}. [default: by suffix; full on stdout]",
     ),
     click.RichOption(
-        ["--gate"], panel="Gate", is_flag=True, default=None, help="Exit as the check did: 1 for a wrong gradient."
+        ["--gate"], panel="Gate", is_flag=True, default=None, help="Exit as the check did, 1 for a wrong gradient."
     ),
     *options_of("report"),
 ]  # fmt: skip

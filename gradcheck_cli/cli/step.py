@@ -28,21 +28,23 @@ FOLDER = click.RichOption(
 @click.option("--optimizer", default="adam", show_default=True, metavar="NAME[:OPTION=V,...]",
               help="sgd, momentum, adam, adamw, adagrad, rmsprop or lion, with PyTorch's defaults.")  # fmt: skip
 @click.option("--lr", type=click.FloatRange(min=0), metavar="RATE", help="The learning rate. Default: the optimizer's.")
-@click.option("--weight-decay", type=click.FloatRange(min=0), metavar="NUMBER", help="Default: the optimizer's.")
+@click.option(
+    "--weight-decay", type=click.FloatRange(min=0), metavar="NUMBER", help="The weight decay. Default: the optimizer's."
+)
 @click.option("--trainable", multiple=True, type=Text(), metavar="GLOB", shell_complete=complete_tensor,
-              help="Train these constants; !GLOB leaves out. Default: the weights.")  # fmt: skip
+              help="Train these constants; !GLOB leaves some out. Default: the weights.")  # fmt: skip
 @click.option("--lora", multiple=True, type=Text(), metavar="RANK:GLOB",
-              help="Train low-rank factors beside these weights, which stay as they are.")  # fmt: skip
+              help="Train low-rank factors beside these weights, which stay frozen (LoRA).")  # fmt: skip
 @click.option("--clip-norm", type=click.FloatRange(min=0, min_open=True), metavar="NORM",
-              help="Scale gradients down to this norm of all together.")  # fmt: skip
+              help="Scale all gradients down together where their common norm is larger.")  # fmt: skip
 @click.option("--accumulate", type=click.IntRange(min=1), default=1, metavar="K",
-              help="Update by the mean gradient of K batches.")  # fmt: skip
+              help="Update once for K batches, by the mean of their gradients.")  # fmt: skip
 @click.option("--loss-scale", type=click.FloatRange(min=0, min_open=True), metavar="FACTOR",
-              help="Multiply the loss for the gradients, for float16; batches that overflow are skipped.")  # fmt: skip
+              help="Scale the loss for the gradients, for float16; batches that overflow are skipped.")  # fmt: skip
 @click.option("--metric", multiple=True, type=Text(), metavar="TENSOR|grad_norm|accuracy:X,LABELS",
               help="One more output: a tensor, the norm of the gradients, or the share of right classes.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, metavar="INT", help="Seed of new low-rank factors.")
-@click.option("--graph", metavar="NAME", help="Which graph of a spec.")
+@click.option("--graph", metavar="NAME", help="The graph of a spec, if it has several.")
 def command(models: str, output: str, **options: Any) -> int:
     """Write the graphs of a training step: loss, gradients and optimizer in plain ONNX."""
     from gradcheck_cli.checks.forward.runtime import WORKER

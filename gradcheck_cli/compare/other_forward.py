@@ -289,11 +289,12 @@ class ForwardComparison:
             yield f"{counted(count)} right by what {name} computes, and wrong by gradcheck's own forward run"
         if count := _count(passed & (status == Status.NOISE)):
             yield (
-                f"{counted(count)} open, since rounding in {name} may hide more than {self.resolution:g} of the largest "
-                "for the same y: --mode directional, larger values (--val-range), or a higher --rtol may settle them"
+                f"{counted(count)} not judged, since rounding in {name} may hide more than {self.resolution:g} "
+                "of the largest for the same y: --mode directional, larger values (--val-range), or a higher --rtol "
+                "may settle them"
             )
         if count := _count(passed & (status == Status.DOMAIN)):
-            yield f"{counted(count)} open, since {name} gives nothing finite beside x"
+            yield f"{counted(count)} not judged, since {name} gives nothing finite beside x"
 
 
 class _Seen(NamedTuple):

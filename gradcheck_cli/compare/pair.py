@@ -143,18 +143,22 @@ def _notes(numeric: Numeric, comparison: Comparison, method: str) -> Iterator[st
     for where, trial in tried.items():  # kernels of others
         yield from (f"{where} {said}" for said in trial.retracted)
         if trial.coarse:
-            yield f"{where} computes in short numbers: its result is known to {trial.coarse:.0e} of its size"
+            digits = f"its result is accurate to {trial.coarse:.0e} of its size"
+            yield f"{where} computes with fewer digits than float64: {digits}"
     if method != numeric.job.method and program.obstacle is not None:
-        yield f"differences instead of the complex step, which does not go through {program.obstacle.where}"
+        yield f"differences instead of the complex step, which {program.obstacle.where} does not support"
     if numeric.lengthened:
-        yield f"{counted(numeric.lengthened)} told in long doubles: rounding hides them in float64"
+        yield f"{counted(numeric.lengthened)} compared in extended precision (long double): rounding hides them in float64"
     if lost := int((~numeric.finite).sum()):
         yield f"{lost} of {len(numeric.finite)} entries of y {'is' if lost == 1 else 'are'} not finite and left out"
     yield from kink_notes(program, comparison)
     yield from _blind(comparison)
     yield from dispute_note(numeric)
     if isinstance(rows, Colored) and rows.miscolored:
-        yield "rows by groups do not add up, so each was probed alone: an operator reads more than its table says"
+        yield (
+            "entries that were perturbed together do not add up, so each was perturbed alone: "
+            "an operator reads more than its sparsity rule says"
+        )
 
 
 def out_of_range(comparison: Comparison, directions: Directions) -> Comparison:
@@ -178,8 +182,10 @@ def _blind(comparison: Comparison) -> tuple[str, ...]:
     reasons = sorted({Status(int(s)).name.lower() for s in comparison.status[rows, columns]})
     size = magnitude(comparison.theoretical[rows, columns], comparison.numerical[rows, columns])
     least = float(np.max(unseen(comparison, rows, columns) / np.where(size > 0, size, 1.0)))
-    seen = f"an error below {least:.0e} of it would not be seen" if np.isfinite(least) else "no error would be seen"
-    return (f"{counted(len(rows))} open for {' and '.join(reasons)}: {seen}",)
+    seen = (
+        f"an error below {least:.0e} of an entry would not be seen" if np.isfinite(least) else "no error would be seen"
+    )
+    return (f"{counted(len(rows))} not judged because of {' and '.join(reasons)}: {seen}",)
 
 
 DELTA = 1e-3

@@ -124,7 +124,9 @@ def _allowing(asked: float, least: float) -> str:
         size += _status("VmData") if asked else 0
     size = max(size, least)
     fits = (
-        f"it takes --memory-limit {generous(size)} or more; " if size < most() else "this machine has no room for it; "
+        f"the check needs --memory-limit {generous(size)} or more; "
+        if size < most()
+        else "this machine has no room for it; "
     )
     return fits if size else ""
 

@@ -492,7 +492,7 @@ def no_forward(op: str, domain: str, ops: Ops, where: str) -> UnsupportedError:
     reason = next(outside, "")
     meant = next((name for d, name in ops if d == domain and respelled(op, name)), "")
     hint = f". Did you mean {meant!r}?" if meant and not reason else ""
-    message = f"no forward for {full!r} ({where}){reason or hint}"
+    message = f"unknown operator {full!r} ({where}){reason or hint}"
     return UnsupportedError(message, code="GC502", operators=[full])
 
 

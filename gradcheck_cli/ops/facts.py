@@ -15,15 +15,15 @@ from gradcheck_cli.ops import OPS
 
 REQUIRED = "required"
 FORWARD = {
-    "kernel": "by a kernel of its own",
+    "kernel": "computed by a kernel of its own",
     "composed": "composed of other operators",
-    "none": "none: a check stops here",
+    "none": "none: nothing behind it can be checked",
 }
 GRADIENT = {
     "rule": "by a rule of its own",
     "composed": "that of the operators it is composed of",
     "zero": "zero wherever it exists",
-    "none": "none: a check stops here",
+    "none": "none: nothing behind it can be checked",
 }
 _READ_AS = {  # operators that a file may hold and a graph never does
     ("", "Constant"): "a constant",
@@ -31,11 +31,11 @@ _READ_AS = {  # operators that a file may hold and a graph never does
     ("", "Upsample"): "Resize",
 }
 _OF_ANOTHER = {"forward": "kernel", "gradient": "rule", "kinks": "parts", "complex_step": "parts"}  # facts of these
-_THROUGH = "--straight-through goes through it where its result is computed with further"
+_THROUGH = "--straight-through passes the gradient on, where other nodes compute with the result"
 _FLOWS = {  # remarks on the gradient
     ("", "Cast"): "between floating-point numbers of 16 bits and more and complex ones; to integers, booleans, strings "
-    "and the small floats it is zero by nature, and --straight-through goes through those that are cast back",
-    ("", "CastLike"): "between floating-point numbers of 16 bits and more and complex ones; else it is zero by nature",
+    "and the small floats it is zero, and --straight-through passes it on where the result is cast back",
+    ("", "CastLike"): "between floating-point numbers of 16 bits and more and complex ones; else it is zero",
     **dict.fromkeys([("", "Round"), ("", "Floor"), ("", "Ceil")], _THROUGH),
     **dict.fromkeys([("", "QuantizeLinear"), ("", "DynamicQuantizeLinear")], _THROUGH),
 }

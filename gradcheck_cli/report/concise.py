@@ -76,7 +76,10 @@ def _found(check: Check) -> str:
         return f"{failed}/{checked} {compared(check)} differ, max rel err {short(check.max_rel_err)}"
     if check.status == "inconclusive":
         return f"{check.entries.get('inconclusive', 0)}/{checked} {compared(check)} cannot be judged"
-    return f"{checked} {compared(check, checked)}, max rel err {short(check.max_rel_err)}"
+    every = f"{checked} {compared(check, checked)}"
+    return (
+        every if check.zero_everywhere and not check.max_rel_err else f"{every}, max rel err {short(check.max_rel_err)}"
+    )
 
 
 def headline(check: Check) -> str:
@@ -128,10 +131,10 @@ def as_expected(waiver: Waiver) -> str:
 
 
 def ended(check: Check) -> str:
-    """A remark on a waiver that is over, "its waiver, ACME-412, ended on 2027-03-31", or nothing."""
+    """A remark on a waiver that is over, "was a known failure, ACME-412, until 2027-03-31", or nothing."""
     waiver = check.waiver or {}
     reason = f", {name(waiver['reason'])}," if waiver.get("reason") else ""
-    return f"its waiver{reason} ended on {name(waiver.get('until') or '')}" if waiver.get("ended") else ""
+    return f"was a known failure{reason} until {name(waiver.get('until') or '')}" if waiver.get("ended") else ""
 
 
 def said_of(check: Check) -> tuple[str, str, str]:

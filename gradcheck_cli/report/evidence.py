@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 from gradcheck_cli.report.concise import headline, pair_said, said_of, share_compared
 from gradcheck_cli.report.text import (
+    ENDLESS,
     Style,
+    below,
     clean,
     columns,
     count,
-    cut,
     linked,
     name,
     opened,
@@ -25,33 +29,84 @@ from gradcheck_cli.report.text import (
 from gradcheck_cli.results.record import Check, Entry, Suspect
 
 NUMBERS = ("theoretical", "numerical", "abs err", "rel err", "noise", "pattern")
-_LEFT_OUT = ("abs err", "noise")  # where the line would be too long: the first follows from the others
+_LEFT_OUT = ("abs err", "max abs err", "noise", "rel err")  # in this order, where the line would be too long
 SLOPES = ("theoretical", "left slope", "right slope", "noise", "verdict")
-_WIDTHS = {"abs err": 7, "rel err": 7, "noise": 7, "pattern": 0, "numerical": 0, "verdict": 0}  # of others 12 at least
 _HEAD = ("entries", "max abs err", "max rel err", "noise", "")
-_NUMBERS = 2 + 11 + 2 + 11 + 2 + 7 + 2  # columns that the numbers right of `entries` take
-LEAST_NAME = 5
+_WIDTHS = {  # of others 12 at least
+    "entries": 7, "max abs err": 11, "max rel err": 11, "abs err": 7, "rel err": 7, "noise": 7,
+    "numerical": 0, "pattern": 0, "verdict": 0, "": 0,
+}  # fmt: skip
+_LONGEST = 24  # columns of a name above places of entries
+_MOST_PASSED = 20  # rows that pass and are shown one by one
 _INDENT = " " * 13
+_EXPLAINED = " (uncertainty)"
+Labels: TypeAlias = Callable[[Sequence[Check], int], Sequence[tuple[str, ...]] | None]
 
 
-def judged_rows(
-    checks: Sequence[Check], titles: Sequence[str], labels: Callable[[int], Sequence[Sequence[str]]], style: Style
-) -> list[str]:
-    """The table of some checks: their labels, which `labels` fits into a number of columns, errors and verdicts."""
-    entries = [share_compared(c) for c in checks]
-    verdicts = [said_of(c) for c in checks]
-    widest = max(7, *map(len, entries))
-    free = style.width - 2 * len(titles) - widest - _NUMBERS - max(len(word) for word, _, _ in verdicts)
-    rows = [(*titles, *_HEAD)] + [
-        (*label, n, short(c.max_abs_err), short(c.max_rel_err), rough(c.noise), word)
-        for label, n, c, (word, _, _) in zip(labels(free), entries, checks, verdicts, strict=True)
-    ]
-    head, *lines = table(rows, "<" * len(titles) + ">>>><", (*(0 for _ in titles), 7, 11, 11, 7))
-    explained = f"{head} (uncertainty)"
-    return [explained if columns(explained) <= style.width else head] + [
-        " ".join(filter(None, (line.removesuffix(word) + paint(word, color, style.color), beside)))
-        for line, (word, color, beside) in zip(lines, verdicts, strict=True)
-    ]
+def judged_rows(checks: Sequence[Check], titles: Sequence[str], labels: Labels, style: Style) -> list[str]:
+    """The table of some checks: labels, errors and verdicts; many that pass are one row unless `style` is verbose.
+
+    `labels` fits the names of checks into a number of columns, or gives None.  Where they do not fit beside the errors
+    they stand above them, whole if need be.
+    """
+    apart, folded = ([*checks], []) if style.verbosity > 0 else _folded(checks)
+    more = [(f"{count(len(some), 'row')}: see -v", *[""] * (len(titles) - 1)) for some in folded]
+    rows = [*apart, *map(_together, folded)]
+    numbers = [_HEAD, *map(_errors, rows)]
+    gaps = 2 * len(titles)
+
+    def beside(free: int) -> list[tuple[str, ...]] | None:
+        names = labels(apart, free) if apart else []
+        return None if names is None else [tuple(titles), *names, *more]
+
+    names = beside(style.width - gaps - max(map(columns, _spared(numbers, 0, ENDLESS))))
+    every = [(*label, *cells) for label, cells in zip(names, numbers, strict=True)] if names else []
+    lines = _spared(every, len(titles), ENDLESS) if every else []
+    if not lines or max(map(columns, lines)) > style.width:
+        names = beside(style.width - gaps + 2) or beside(ENDLESS) or []
+        lines = below(names, _spared(numbers, 0, style.width - 2), style.width)
+    head, *lines = lines
+    if columns(head.split("\n")[-1]) + len(_EXPLAINED) <= style.width and "noise" in head[-5:]:
+        head += _EXPLAINED
+    return [head, *(_with_verdict(line, said_of(row), style) for line, row in zip(lines, rows, strict=True))]
+
+
+def _folded(checks: Sequence[Check]) -> tuple[list[Check], list[list[Check]]]:
+    """The checks that have a row each, and groups of many that pass."""
+    groups: dict[tuple[str, bool], list[Check]] = {}
+    for check in checks:
+        if check.status == "pass" and check.passes:
+            groups.setdefault((check.mode, check.zero_everywhere), []).append(check)
+    many = [some for some in groups.values() if len(some) > _MOST_PASSED]
+    kept = {id(check) for some in many for check in some}
+    return [check for check in checks if id(check) not in kept], many
+
+
+def _together(checks: Sequence[Check]) -> Check:
+    """A record of many that pass: entries together, errors of the worst."""
+    entries, nodes = Counter[str](), Counter[str]()
+    for check in checks:
+        entries.update(check.entries)
+        nodes.update(check.nodes)
+    worst = {field: max(getattr(c, field) for c in checks) for field in ("max_abs_err", "max_rel_err", "noise")}
+    return replace(checks[0], entries=entries, nodes=nodes, **worst)
+
+
+def _errors(check: Check) -> tuple[str, ...]:
+    """The cells of a row right of its names; a gradient that is zero on both sides has no error to speak of."""
+    nothing = check.gradient.get("zero_fraction") == 1.0 and not (check.max_abs_err or check.of_two_models)
+    errors = ("-", "-") if nothing else (short(check.max_abs_err), short(check.max_rel_err))
+    return share_compared(check), *errors, rough(check.noise), said_of(check)[0]
+
+
+def _with_verdict(line: str, said: tuple[str, str, str], style: Style) -> str:
+    """A row with its verdict in color, and the remark on it behind or, where that is too long, below."""
+    word, color, beside = said
+    whole = " ".join(filter(None, (line, beside)))
+    painted = line.removesuffix(word) + paint(word, color, style.color)
+    if columns(whole.split("\n")[-1]) <= style.width:
+        return painted + whole.removeprefix(line)
+    return "\n".join([painted, *wrapped(beside.strip(), style.width, "    ", "    ")])
 
 
 def title_lines(check: Check, style: Style) -> Iterator[str]:
@@ -69,13 +124,19 @@ def entry_lines(check: Check, style: Style) -> Iterator[str]:
     shown = told[: style.show]
     if not shown:
         return
-    pair = f"entry of {cut(name(check.x or check.y), 24)}"
-    if by_y(check):
-        pair = f"{cut(name(check.x), 20)} -> {cut(name(check.y), 20)}"
     heads, rows = entry_table(check, shown)
-    yield from _fitted([(pair, *heads), *rows], style)
+    yield from _fitted([(_places(check), *heads), *rows], style)
     if len(told) > len(shown):
         yield f"... {open_entries(check, len(told)) - len(shown)} more, --show {len(told)}"
+
+
+def _places(check: Check) -> str:
+    """The title of the places of entries; long names stand in the line above."""
+    if by_y(check):
+        pair = f"{name(check.x)} -> {name(check.y)}"
+        return pair if columns(pair) <= 2 * _LONGEST else "entry of x -> of y"
+    of = name(check.x or check.y)
+    return f"entry of {of if columns(of) <= _LONGEST else 'x' if check.x else 'y'}"
 
 
 def open_entries(check: Check, kept: int) -> int:
@@ -91,14 +152,25 @@ def entry_table(check: Check, entries: Sequence[Entry]) -> tuple[tuple[str, ...]
 
 
 def _fitted(rows: list[tuple[str, ...]], style: Style) -> list[str]:
-    """The table, without its least telling columns where it would be too wide."""
-    for name_ in (None, *_LEFT_OUT):
-        if name_ in rows[0]:
-            rows = [row[: (at := rows[0].index(name_))] + row[at + 1 :] for row in rows]
-        lines = table(rows, f"<{'>' * (len(rows[0]) - 2)}<", (0, *(_WIDTHS.get(head, 12) for head in rows[0][1:])))
-        if max(map(columns, lines)) <= style.width:
-            break
-    return lines
+    """The table of entries, each below its place where the line would be too long."""
+    lines = _spared(rows, 1, style.width)
+    if max(map(columns, lines)) <= style.width:
+        return lines
+    return below([row[:1] for row in rows], _spared([row[1:] for row in rows], 0, style.width - 2), style.width)
+
+
+def _spared(rows: list[tuple[str, ...]], left: int, width: int) -> list[str]:
+    """The table, `left` names first, without its least telling columns where it would be too wide, then on more lines."""
+    for head in ("", *(each for each in _LEFT_OUT if not (left and each == "rel err"))):  # rather below its place
+        if head and head in rows[0][left:]:
+            at = rows[0].index(head, left)
+            rows = [row[:at] + row[at + 1 :] for row in rows]
+        align = "<" * left + ">" * (len(rows[0]) - left - 1) + "<"
+        least = [*[0] * left, *(_WIDTHS.get(each, 12) for each in rows[0][left:])]
+        lines = table(rows, align, least)
+        if max(map(columns, lines)) <= width:
+            return lines
+    return table(rows, align, least, width)
 
 
 def _row(check: Check, entry: Entry) -> tuple[str, ...]:
@@ -143,10 +215,10 @@ def suspect_lines(suspect: Suspect, style: Style) -> Iterator[str]:
     """The node whose own gradient is wrong, and how that is known."""
     label = f" {name(suspect.name)!r}" if suspect.name else ""
     flow = f"{', '.join(map(name, suspect.inputs))} -> {', '.join(map(name, suspect.outputs))}"
-    yield f"  suspect    node {suspect.node}  {name(suspect.op)}{label}{f'  {flow}' if suspect.inputs else ''}"
-    yield from (_INDENT + fact for fact in _own(suspect))
-    for sentence in (suspect.diagnosis, *_others(suspect), _unchecked(suspect)):
-        yield from wrapped(name(sentence), max(style.width, 40), _INDENT, _INDENT)
+    first = f"node {suspect.node}  {name(suspect.op)}{label}{f'  {flow}' if suspect.inputs else ''}"
+    yield from wrapped(first, style.width, "  suspect    ", _INDENT)
+    for sentence in (*_own(suspect), suspect.diagnosis, *_others(suspect), _unchecked(suspect)):
+        yield from wrapped(name(sentence), style.width, _INDENT, _INDENT)
 
 
 def evidence(suspect: Suspect) -> Iterator[str]:

@@ -20,10 +20,10 @@ class Page(NamedTuple):
 
 FAMILIES = {
     "GC1": ("the gradient is wrong, or there is none", 1),
-    "GC2": ("the command line, a spec or a configuration file", 2),
-    "GC3": ("nothing can be said at this point", 3),
-    "GC4": ("a model that cannot be loaded, or computes something else", 4),
-    "GC5": ("something that gradcheck does not know", 5),
+    "GC2": ("a mistake in the command line, a spec or a configuration file", 2),
+    "GC3": ("inconclusive: neither confirmed nor wrong at this point", 3),
+    "GC4": ("a model that cannot be loaded, or whose outputs differ", 4),
+    "GC5": ("an operator, a gradient or a dtype that is not supported", 5),
     "GC6": ("a limit was reached", 6),
     "GC7": ("nothing was checked", 7),
     "GC9": ("a bug of gradcheck", 70),

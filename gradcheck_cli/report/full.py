@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gradcheck_cli.report.concise import ended, given_by, mode_said, totals
-from gradcheck_cli.report.evidence import LEAST_NAME, entry_lines, judged_rows, suspect_lines, title_lines
+from gradcheck_cli.report.evidence import entry_lines, judged_rows, suspect_lines, title_lines
 from gradcheck_cli.report.health import gate_lines, health_tables
 from gradcheck_cli.report.remarks import forward_lines, held_against, lines_below
-from gradcheck_cli.report.text import Style, columns, count, cut, name, paint, seconds, shape, upper, wrapped
+from gradcheck_cli.report.text import (
+    ENDLESS,
+    SPACE,
+    Style,
+    both,
+    columns,
+    count,
+    labels,
+    name,
+    opened,
+    paint,
+    seconds,
+    shape,
+    upper,
+    wrapped,
+)
 from gradcheck_cli.results.record import Check, Report
 
 
@@ -22,7 +37,7 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
     compared = [c for c in shown if c.entries]
     parts = [[*header(shown[0], style)]]
     if compared:
-        rows = judged_rows(compared, ("x", "y"), lambda free: [*zip(*_names(compared, free), strict=True)], style)
+        rows = judged_rows(compared, ("x", "y"), _names, style)
         parts += [[*rows, *lines_below(compared, style)]]
     parts += [[*health_tables(shown, style)] if style.health else [], [*gate_lines(shown, style)]]
     parts += [[*forward_lines(shown, style)]]
@@ -33,7 +48,7 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
 def summary(report: Report, style: Style) -> str:
     """The last line: numbers of checks by outcome."""
     notes = "".join(f"{note}\n" for note in report.notes)
-    return f"{notes}{totals(report)} in {seconds(report.duration_s)}\n"
+    return notes + "\n".join(wrapped(f"{totals(report)} in {seconds(report.duration_s)}", style.width, "")) + "\n"
 
 
 def header(check: Check, style: Style) -> Iterator[str]:
@@ -42,10 +57,11 @@ def header(check: Check, style: Style) -> Iterator[str]:
     beside = ", and in its own precision" if check.dtype == "model" else ""
     precision = f"{kind} model, checked in float64{beside}" if kind else f"checked in float64{beside}"
     facts = [size, precision, f"seed {check.seed}"] if (size := _size(check)) else []
-    title = paint(name(check.check), "bold", style.color)
-    yield f"{title}  {' | '.join(facts)}".rstrip()
-    if how := how_checked(check):
-        yield f"{'':{min(len(name(check.check)), 40)}}  {how}" if facts else how
+    title = name(check.check)
+    yield from opened(f"{title}  {_beside_each_other(facts)}".rstrip(), title, "bold", style)
+    if how := [*how_checked(check)]:
+        space = " " * (2 + min(columns(title), 40, style.width // 2 - 2)) if facts else ""
+        yield from wrapped(_beside_each_other(how), style.width, space, space)
 
 
 def _size(check: Check) -> str:
@@ -54,34 +70,35 @@ def _size(check: Check) -> str:
     return ", ".join(opsets + ([count(check.model.nodes, "node")] if check.model.nodes else []))
 
 
-def how_checked(check: Check) -> str:
+def how_checked(check: Check) -> Iterator[str]:
     """Facts on the method that are not usual: mode, evaluator, points, sizes that were chosen, ranges."""
     if not check.entries:
-        return ""
-    usual = (check.mode, check.method) == ("full", "complex-step")
-    how = [] if usual else [name(f"{mode_said(check)}, {check.method}")]
-    how += [f"y computed by {name(check.source)}"] if check.source != "internal" else []
-    how += [count(check.points, "point")] if check.points > 1 else []
-    how += [name(check.sizes)] if check.dims else []
-    how += [f"{name(k)} in {low:g},{high:g}" for k, (low, high) in check.ranges.items()]
-    return " | ".join(how)
+        return
+    if (check.mode, check.method) != ("full", "complex-step"):
+        yield name(f"{mode_said(check)}, {check.method}")
+    if check.source != "internal":
+        yield f"y computed by {name(check.source)}"
+    if check.points > 1:
+        yield count(check.points, "point")
+    if check.dims:
+        yield name(check.sizes)
+    yield from (f"{name(k)} in {low:g},{high:g}" for k, (low, high) in check.ranges.items())
 
 
-def _names(checks: list[Check], free: int) -> tuple[list[str], list[str]]:
-    """Names with shapes for x and y, the names cut so that both columns fit into `free`."""
-    whole = [((name(c.x) + given_by(c), shape(c.x_shape)), (name(c.y), shape(c.y_shape))) for c in checks]
-    room = free - max(columns(text) + len(sizes) + 1 for _, (text, sizes) in whole)
-    fits = all(columns(text) + len(sizes) < room for (text, sizes), _ in whole)
-    pairs = [((x if fits else (name(c.x), x[1])), y) for c, (x, y) in zip(checks, whole, strict=True)]
-    wanted = [max(columns(text) + len(sizes) + 1 for text, sizes in column) for column in zip(*pairs, strict=True)]
-    least = max(len(sizes) for (_, sizes), _ in pairs) + 1 + LEAST_NAME
-    first = min(wanted[0], max(free // 2, free - wanted[1], least))
-    widths = (first, free - first)
+def _beside_each_other(facts: Sequence[str]) -> str:
+    """Facts between bars, each of which stays on one line where lines are wrapped."""
+    return " ".join(fact.replace(" ", SPACE) + f"{SPACE}|" * (fact is not facts[-1]) for fact in facts)
 
-    def label(text: str, sizes: str, width: int) -> str:
-        return f"{cut(text, max(LEAST_NAME, width - len(sizes) - 1))} {sizes}"
 
-    return [label(*p[0], widths[0]) for p in pairs], [label(*p[1], widths[1]) for p in pairs]
+def _names(checks: Sequence[Check], free: int) -> list[tuple[str, str]] | None:
+    """Names with shapes for x and y, fitted into `free`; by whom a gradient is, where that leaves names whole."""
+    sizes = [(shape(c.x_shape), shape(c.y_shape)) for c in checks]
+    full = [(name(c.x) + given_by(c), name(c.y)) for c in checks]
+    found = labels(full, sizes, free)
+    brief = [(name(c.x) + " given" * bool(c.claim), name(c.y)) for c in checks]
+    if len({*brief}) < len({*full}) or found == labels(full, sizes, ENDLESS):
+        return found
+    return labels(brief, sizes, free)
 
 
 def _details(check: Check, style: Style, common: Sequence[str] = ()) -> Iterator[str]:
@@ -107,24 +124,27 @@ def _details(check: Check, style: Style, common: Sequence[str] = ()) -> Iterator
         from gradcheck_cli.report.explanations import PAGES
 
         if check.code in PAGES and (hint := PAGES[check.code].hint):
-            yield f"  try        {hint}"
-    if style.verbosity > 0:
-        yield from _method(check)
+            yield from wrapped(hint, style.width, "  try        ", " " * 13)
+    for title, text in _method(check) if style.verbosity > 0 else ():
+        yield from wrapped(text, style.width, f"  {title:11}", " " * 13)
     if check.reproduce and check.status not in ("pass", "waived") and not check.passes:
         yield f"  reproduce  {name(check.reproduce)}"
 
 
-def _method(check: Check) -> Iterator[str]:
+def _method(check: Check) -> Iterator[tuple[str, str]]:
     """The facts on the way in which a pair was checked, for `-v`."""
     if check.of_two_models:
-        yield f"  tolerance  rtol {check.rtol:.2g}, atol {check.atol:.2g}"
+        yield "tolerance", f"rtol {check.rtol:.2g}, atol {check.atol:.2g}"
         return
     tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"
-    yield f"  method     {name(f'{mode_said(check)}, {check.method}')}; {tolerance}; {count(check.points, 'point')}"
+    yield "method", f"{name(f'{mode_said(check)}, {check.method}')}; {tolerance}; {count(check.points, 'point')}"
     if check.forward:
-        yield f"  forward    {held_against(check)}"
+        yield "forward", held_against(check)
     if check.coloring:
-        yield f"  coloring   {count(check.coloring['rows'], 'row')} in {count(check.coloring['colors'], 'group')}"
+        yield (
+            "coloring",
+            f"{count(check.coloring['rows'], 'row')} perturbed in {count(check.coloring['colors'], 'group')}",
+        )
 
 
 def _of_two_models(shown: Sequence[Check], style: Style) -> str:
@@ -133,7 +153,7 @@ def _of_two_models(shown: Sequence[Check], style: Style) -> str:
     common = [n for n in shown[0].remarks if all(n in c.notes for c in shown)]
     parts = [[*_two_headers(shown[0], style)]]
     if compared:
-        parts += [judged_rows(compared, ("compared",), lambda free: [(_label(c, free),) for c in compared], style)]
+        parts += [judged_rows(compared, ("compared",), _labels, style)]
     parts += [[line for note in common for line in wrapped(name(note), style.width)]]
     parts += [[*_details(c, style, common)] for c in shown]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n\n"
@@ -146,16 +166,16 @@ def _two_headers(check: Check, style: Style) -> Iterator[str]:
     facts += [name(check.sizes)] if check.dims else []
     first, second = name(str(check.forward.get("compared_with") or "?")), name(check.model.uri)
     yield f"A  {paint(first, 'bold', style.color)}"
-    yield f"B  {paint(second, 'bold', style.color)}  {_size(check)}"
-    yield f"   {' | '.join(filter(None, facts))}"
+    start, *more = wrapped(f"{second}  {_size(check)}", style.width, "B  ", "   ")
+    yield from (start.replace(second, paint(second, "bold", style.color), 1), *more)
+    yield from wrapped(_beside_each_other([*filter(None, facts)]), style.width, "   ", "   ")
 
 
-def _label(check: Check, width: int) -> str:
-    """The tensor or derivative of a row, output logits [2,10] or d loss / d input [2,4], of which only names are cut."""
-    if not check.x:
-        sizes = shape(check.y_shape)
-        return f"output {cut(name(check.y), max(LEAST_NAME, width - len(sizes) - 8))} {sizes}"
-    sizes, (y, x) = shape(check.x_shape), (name(check.y), name(check.x))
-    free = max(2 * LEAST_NAME, width - len(sizes) - 8)
-    first = min(columns(y), max(free // 2, free - columns(x)))
-    return f"d {cut(y, first)} / d {cut(x, free - first)} {sizes}"
+def _labels(checks: Sequence[Check], free: int) -> list[tuple[str, ...]] | None:
+    """The tensors or derivatives of rows, output logits [2,10] or d loss / d input [2,4], of which only names are cut."""
+    sizes = [shape(c.x_shape if c.x else c.y_shape) for c in checks]
+    room = free - len("output  ") - max(map(len, sizes))
+    pairs = both(room, [name(c.y) for c in checks], [name(c.x) for c in checks])
+    return pairs and [
+        (f"d {y} / d {x} {size}" if x else f"output {y} {size}",) for (y, x), size in zip(pairs, sizes, strict=True)
+    ]

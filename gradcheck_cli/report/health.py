@@ -113,7 +113,7 @@ def layer_table(layers: Sequence[Layer], style: Style) -> list[str]:
     numbers = [max(len(row[i]) for row in [_HEAD, *cells]) for i in (0, 2, 3, 4, 5, 6)]
     free = max(12, style.width - sum(numbers) - 2 * 6)
     rows = [_HEAD] + [(row[0], cut(row[1], free), *row[2:]) for row in cells]
-    return table(rows, "><>>>>>")
+    return table(rows, "><>>>>>", width=style.width)
 
 
 def _cells(layer: Layer) -> tuple[str, ...]:
@@ -130,16 +130,19 @@ def _cells(layer: Layer) -> tuple[str, ...]:
 def _facts(checks: Sequence[Check]) -> Iterator[str]:
     """A line on several gradients at once: of each fact the worst."""
     norms = [float(c.gradient["norm"]) for c in checks]
-    low, high = min(norms), max(norms)
-    yield f"norm {short(low)}" if short(low) == short(high) else f"norms {short(low)} to {short(high)}"
+    low, high = (short(norm) if norm else "0" for norm in (min(norms), max(norms)))
     zeros = max(float(c.gradient["zero_fraction"]) for c in checks)
-    if zeros:
-        yield f"{'up to ' if len(checks) > 1 else ''}{percent(zeros)} zeros"
     found = [health for c in checks if (health := health_of(c)) is not None]
+    if high != "0":
+        yield f"norm {low}" if low == high else f"norms {low} to {high}"
+        if zeros:
+            yield f"{'up to ' if len(checks) > 1 else ''}{percent(zeros)} zeros"
+    elif lost := next((h.lost for h in found if h.lost is not None), None):
+        yield f"zero everywhere: it becomes zero at {spelled(lost)}"
+    else:
+        yield "zero everywhere"
     yield from _entries(max(found, key=lambda h: h.nonfinite.entries))
     yield from _dead(max(found, key=lambda h: (h.dead, h.units)))
-    if lost := next((h.lost for h in found if h.lost is not None and len(checks) == 1), None):
-        yield f"zero everywhere: it becomes zero at {spelled(lost)}"
     if all(c.status == "severed" for c in checks):
         yield "gradient norm first/last layer -"
     elif ratios := [h for h in found if h.ratio is not None]:
@@ -147,7 +150,9 @@ def _facts(checks: Sequence[Check]) -> Iterator[str]:
 
 
 def figures(check: Check) -> Iterator[str]:
-    if "norm" in check.gradient:
+    if check.gradient.get("zero_fraction") == 1.0:
+        yield "zero everywhere"
+    elif "norm" in check.gradient:
         yield f"norm {short(check.gradient['norm'])}"
         yield f"largest entry {short(check.gradient['max'])}"
         yield f"{percent(check.gradient['zero_fraction'])} zeros"

@@ -131,8 +131,8 @@ def _matrix(check: Check, tile: Tile, style: Style) -> Iterator[str]:
     tall = shrunk(tile.cells, (_HEIGHTS[0], tile.cells.shape[1]))
     labels = [entry(check, tile, 0, i) for i in _first(rows, len(tile.cells), len(tall))]
     margin = max(map(len, labels)) + 3
-    cells = shrunk(tall, (len(tall), max(1, style.width - margin)))
-    wide = 2 if 2 * cells.shape[1] <= style.width - margin else 1
+    cells = shrunk(tall, (len(tall), max(1, style.canvas - margin)))
+    wide = 2 if 2 * cells.shape[1] <= style.canvas - margin else 1
     ends = entry(check, tile, 1, 0), entry(check, tile, 1, columns - 1)
     yield " " * margin + _ends(*ends, cells.shape[1] * wide)
     levels = levels_of(cells)
@@ -146,12 +146,12 @@ def _images(check: Check, tile: Tile, style: Style) -> Iterator[str]:
     images, height, width = tile.sizes
     names = [image(check, tile, i) if images > 1 else "" for i in range(images)]
     margin = len(str(height - 1)) + 3
-    cells, wide, across = _fitted(tile.cells, style.width - margin, max(map(len, names)))
+    cells, wide, across = _fitted(tile.cells, style.canvas - margin, max(map(len, names)))
     levels, space = levels_of(cells), " " * (across - cells.shape[2] * wide + _GAP)
     shown = [names[i] for i in _first(images, len(tile.cells), len(cells))]
     lines = [str(i) for i in _first(height, tile.cells.shape[1], cells.shape[1])] if height > 1 else [""]
     ends = f"{_ends('0', str(width - 1), cells.shape[2] * wide):<{across + _GAP}}"
-    abreast = _abreast(across, style.width - margin)
+    abreast = _abreast(across, style.canvas - margin)
     for start in range(0, len(cells), abreast):
         some = range(start, min(start + abreast, len(cells)))
         if images > 1:
@@ -211,7 +211,7 @@ def _legend(levels: Array, tile: Tile, style: Style) -> Iterator[str]:
     labels = [f"blank: {NOTHING_LABEL}" if i == NOTHING else LEVELS[i].label for i in found]
     line, used = "  ", 2
     for level, label in zip(found, labels, strict=True):
-        if used + len(label) + 2 > style.width:
+        if used + len(label) + 2 > style.canvas:
             yield line.rstrip()
             line, used = "  ", 2
         line += f"{label}   " if level == NOTHING else f"{_glyphs(level, 1, style)} {label}   "
@@ -220,4 +220,4 @@ def _legend(levels: Array, tile: Tile, style: Style) -> Iterator[str]:
     each = [-(-size // cells) for size, cells in zip(tile.sizes, levels.shape, strict=True)]
     if max(each) > 1:
         worst = f"each character is the worst of up to {' x '.join(map(str, each))} entries"
-        yield from wrapped(worst, style.width)
+        yield from wrapped(worst, style.canvas)

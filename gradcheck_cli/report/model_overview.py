@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.checks.inspection import Inspection, TensorFacts
-from gradcheck_cli.report.text import Style, count, cut, name, paint, shape, table, wrapped
+from gradcheck_cli.checks.inspection import Inspection, PairCost, TensorFacts
+from gradcheck_cli.report.text import (
+    ENDLESS,
+    Style,
+    apart,
+    below,
+    columns,
+    count,
+    labels,
+    name,
+    paint,
+    shape,
+    table,
+    wrapped,
+)
 from gradcheck_cli.results.record import sizes_said
 
 _ROLES = {
@@ -28,9 +41,13 @@ def text(found: Inspection, style: Style) -> str:
 def _tensors(found: Inspection, style: Style) -> Iterator[str]:
     groups = {role: [t for t in found.tensors if t.role == role] for role in _ROLES}
     shown = {role: group if style.verbosity > 0 else group[: _MOST.get(role, 1000)] for role, group in groups.items()}
-    widest = max(20, style.width - 46)
-    rows = [(cut(name(t.name), widest), name(t.shape), t.dtype, _known(t)) for g in shown.values() for t in g]
-    lines = iter(table([("", "", "", ""), *rows], "<<<<")[1:])
+    names = [name(t.name) for group in shown.values() for t in group]
+    fitted = apart(names, max(20, style.width - 46)) or names
+    facts = [(name(t.shape), t.dtype, *_known(t)) for group in shown.values() for t in group]
+    rows = [(label, *told) for label, told in zip(fitted, facts, strict=True)]
+    lines = iter(
+        line.replace("\n", "\n  ") for line in table([("", "", "", "", ""), *rows], "<<<<<", (), style.width - 2)[1:]
+    )
     for role, group in shown.items():
         if group:
             yield _ROLES[role] + (f" ({len(groups[role])})" if len(groups[role]) > 1 else "")
@@ -39,10 +56,10 @@ def _tensors(found: Inspection, style: Style) -> Iterator[str]:
             yield from [f"  ... {hidden} more, -v"] * (hidden > 0)
 
 
-def _known(tensor: TensorFacts) -> str:
+def _known(tensor: TensorFacts) -> tuple[str, str]:
     """The state of a tensor's gradient, and of a constant the reason of its role."""
-    why = f"  ({name(tensor.role)}: {name(tensor.why.partition(': ')[2])})" if tensor.rule else ""
-    return ("has a gradient" if tensor.gradient == "possible" else tensor.gradient) + why
+    why = f"({name(tensor.role)}: {name(tensor.why.partition(': ')[2])})" if tensor.rule else ""
+    return "has a gradient" if tensor.gradient == "possible" else tensor.gradient, why
 
 
 def _facts(found: Inspection, style: Style) -> Iterator[str]:
@@ -82,20 +99,21 @@ def _costs(found: Inspection, style: Style) -> Iterator[str]:
         return
     shown = found.costs if style.verbosity > 0 else found.costs[:20]
     numbers = [(f"{c.entries:,}", f"{c.runs:,}", _spell(c.seconds)) for c in shown]
-    widths = [max(map(len, column)) + 2 for column in zip(("entries", "runs", "about"), *numbers, strict=True)]
-    free = style.width - sum(widths)
-    rows = [("x", "y", "entries", "runs", "about")]
-    rows += [
-        (_label(c.x, c.x_shape, free // 2 - 2), _label(c.y, c.y_shape, free // 2 - 2), *n)
-        for c, n in zip(shown, numbers, strict=True)
-    ]
-    yield from table(rows, "<<>>>")
+    right = table([("entries", "runs", "about"), *numbers], ">>>")
+    pairs = _pairs(shown, style.width - max(map(columns, right)) - 4)
+    if pairs is None:
+        whole = _pairs(shown, style.width - 2) or _pairs(shown, ENDLESS) or []
+        yield from below([("x", "y"), *whole], right, style.width)
+    else:
+        yield from table([(*pair, line) for pair, line in zip([("x", "y"), *pairs], right, strict=True)], "<<<")
     if len(found.costs) > len(shown):
         yield f"... {len(found.costs) - len(shown)} more, -v"
 
 
-def _label(tensor: str, sizes: Sequence[int], width: int) -> str:
-    return f"{cut(name(tensor), max(8, width - len(shape(sizes)) - 1))} {shape(sizes)}"
+def _pairs(costs: Sequence[PairCost], free: int) -> list[tuple[str, str]] | None:
+    """Names with shapes for x and y, fitted into `free`."""
+    sizes = [(shape(c.x_shape), shape(c.y_shape)) for c in costs]
+    return labels([(name(c.x), name(c.y)) for c in costs], sizes, free)
 
 
 def _titled(title: str, words: str, style: Style, *, warns: bool = False) -> list[str]:

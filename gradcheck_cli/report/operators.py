@@ -10,38 +10,40 @@ from gradcheck_cli.report.text import table, wrapped
 
 _HEAD = ("operator", "forward", "gradient", "versions", "dtypes", "kinks")
 _LEGEND = [
-    ("kernel, rule", "of its own"),
-    ("composed", "of other operators; kinks and gradient are theirs"),
-    ("zero", "the gradient, wherever it exists"),
+    ("kernel, rule", "code of its own for the result, and for the gradient"),
+    ("composed", "computed by other operators; kinks and gradient are theirs"),
+    ("zero", "the gradient is zero wherever it exists, as that of Round"),
     ("versions", "of its domain: the first and the newest that define it"),
     ("dtypes", "of the data; real: float, int and bool; any: complex too"),
+    ("kinks", "where the slopes on two sides differ; parts: as its parts"),
 ]
+_WIDTH = 79
 _CLASSES = {"float": ("float", "bfloat"), "int": ("int", "uint"), "bool": ("bool",), "complex": ("complex",)}
 _WORDS = {tuple(_CLASSES): "any", ("float", "int", "bool"): "real"}
-_WIDTH = 79
 _PARTS = "as the operators it is composed of"
 
 
-def listing(found: Sequence[OperatorFacts]) -> str:
+def listing(found: Sequence[OperatorFacts], width: int = _WIDTH) -> str:
     """The known operators, a line each, by domain; then the others of ONNX."""
     shown = [f for f in found if f.known and not f.read_as]
     parts = []
     for domain in dict.fromkeys(f.domain for f in shown):
-        rows = table([_HEAD, *(_row(f) for f in shown if f.domain == domain)], "<<<<<<")
+        rows = table([_HEAD, *(_row(f) for f in shown if f.domain == domain)], "<<<<<<", (), width)
         parts.append([domain, *rows] if domain else rows)
-    parts.append([*wrapped(_summary(found), _WIDTH, ""), *(f"  {word:14}{meaning}" for word, meaning in _LEGEND)])
+    legend = [line for word, told in _LEGEND for line in wrapped(told, width, f"  {word:14}", " " * 16)]
+    parts.append([*wrapped(_summary(found), width, ""), *legend])
     renamed = ", ".join(f"{f.full_name} ({f.read_as})" for f in found if f.read_as)
-    parts.append(["Read as something else:", *wrapped(renamed, _WIDTH)])
+    parts.append(["Read as something else:", *wrapped(renamed, width)])
     if unknown := ", ".join(f.full_name for f in found if not f.known):
-        parts.append(["Not known, so that a check stops there:", *wrapped(unknown, _WIDTH)])
+        parts.append(["Not known, so that a check stops there:", *wrapped(unknown, width)])
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
-def page(facts: OperatorFacts) -> str:
+def page(facts: OperatorFacts, width: int = _WIDTH) -> str:
     """The page of one operator."""
-    lines = [facts.full_name, *wrapped(facts.does, _WIDTH)]
+    lines = [facts.full_name, *wrapped(facts.does, width)]
     for title, text in _facts(facts):
-        lines += wrapped(text, _WIDTH, f"  {title:14}", " " * 16)
+        lines += wrapped(text, width, f"  {title:14}", " " * 16)
     return "\n".join(lines) + "\n"
 
 

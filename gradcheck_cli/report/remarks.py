@@ -22,7 +22,7 @@ _ELSEWHERE = re.compile(  # by the line on what was given, by the header, by the
     re.DOTALL,
 )
 _IN_ROW = re.compile(  # (4 at a kink; 2 of 16 not judged: jump)
-    r"\d+ entr(y|ies) at a tie of |and ties of \d+ nodes more|\d+ entr(y|ies) open(, since| for) "
+    r"\d+ entr(y|ies) at a tie of |and ties of \d+ nodes more|\d+ entr(y|ies) not judged(, since| because of) "
     r"|\d+ of \d+ entries of y (is|are) not finite and left out"
 )
 _TOLERATED = re.compile(r"\d+ rows? perturbed across a branch of ")  # the entries agree all the same
@@ -44,7 +44,7 @@ def lines_below(checks: Sequence[Check], style: Style) -> Iterator[str]:
     yield from _claims(checks, style)
     yield from power_lines(checks, style)
     yield from health_lines(checks, style)
-    yield from _uncovered(checks)
+    yield from _uncovered(checks, style)
     yield from _ranges(checks, style)
     yield from remark_lines(checks, style)
     yield from _refusals(checks, style)
@@ -82,28 +82,29 @@ def _claims(checks: Sequence[Check], style: Style) -> Iterator[str]:
         groups.setdefault((claim["kind"], how), []).append(name(claim["by"]))
     for (kind, how), names in groups.items():
         more = f" and {len(names) - _GIVEN} more" if len(names) > _GIVEN else ""
-        by = cut(", ".join(names[:_GIVEN]), style.width - 22 - len(kind + how + more))
-        yield f"  given      by {kind}{'s'[: len(names) > 1]} {by}{more}; {how}"
+        text = f"by {kind}{'s'[: len(names) > 1]} {', '.join(names[:_GIVEN])}{more}; {how}"
+        yield from wrapped(text, style.width, "  given      ", _SPACE)
 
 
-def _uncovered(checks: Sequence[Check]) -> Iterator[str]:
+def _uncovered(checks: Sequence[Check], style: Style) -> Iterator[str]:
     """A line on branches of the model that were not taken, by the row that has most of them."""
     most = max((c.branches for c in checks if c.missed), key=lambda b: b["total"] - b["covered"], default=None)
     if most is not None:
         left = most["total"] - most["covered"]
-        yield f"  branches   {left} of {most['total']} sides never taken{_of_operator(most)}: try --points {_TRIED}"
+        text = f"{left} of {most['total']}{_of_operator(most)} sides never taken: try --points {_TRIED}"
+        yield from wrapped(text, style.width, "  branches   ", _SPACE)
 
 
 def _of_operator(branches: BranchCounts) -> str:
     """The operator whose sides were missed, where all that are named are of one."""
     operators = {found[1] for each in branches["missed"] if (found := re.match(r"node \d+ (\S+)", each))}
-    return f", of {name(operators.pop())}" if len(operators) == 1 else ""
+    return f" {name(operators.pop())}" if len(operators) == 1 else ""
 
 
 def _ranges(checks: Sequence[Check], style: Style) -> Iterator[str]:
     """The values that piecewise nodes between x and y read, each node once; with `-v` only."""
     for read in dict.fromkeys(read for c in checks for read in c.branches.get("ranges", ()) if style.verbosity > 0):
-        yield f"  values     {name(read)}"
+        yield from wrapped(name(read), style.width, "  values     ", _SPACE)
 
 
 def forward_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
@@ -135,7 +136,9 @@ def _paragraph(check: Check) -> tuple[str, str]:
         return "", ""
     if check.forward_differs:
         return f"{WORD} {CODE}  {clean(check.forward.get('reason', ''))}", "red"
-    return f"{WORD}, {as_expected(check.waiver or {})}", "yellow"
+    if check.waiver is None:  # another outcome of the pair fails the run
+        return f"{WORD}  {clean(check.forward.get('reason', ''))}", "yellow"
+    return f"{WORD}, {as_expected(check.waiver)}", "yellow"
 
 
 def _refusal(check: Check) -> str:
@@ -155,7 +158,8 @@ def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
     if hidden:  # another evaluator of y rounds
         worst = max(hidden, key=_weakness)
         size, of = f"{worst.power['missed_below']:.0e}", name(worst.power["of"])
-        yield f"  rounding   in {name(worst.source)} hides an error of {size} of {of}"
+        text = f"in {name(worst.source)} hides errors up to {size} of {of}"
+        yield from wrapped(text, style.width, "  rounding   ", _SPACE)
 
 
 def _sentence(mode: str, checks: Sequence[Check]) -> str:

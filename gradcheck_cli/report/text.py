@@ -9,6 +9,7 @@ import hashlib
 import math
 import os
 import re
+import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ from gradcheck_cli.errors import DOCUMENTATION, shown
 from gradcheck_cli.results.record import Check
 
 name = shown  # a name on one line
+ENDLESS = sys.maxsize  # columns, where nothing has to fit
+LEAST_NAME = 12  # columns of a name that is cut: of fewer nobody would make sense
+SPACE = "\xa0"  # of a text that is to be wrapped: no line ends there
+_PICTURED = 80  # columns of a drawing where lines may have any length
 COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 _CODE = re.compile(r"\bGC\d{3}\b")
 
@@ -29,11 +34,16 @@ class Style:
 
     color: bool = False
     links: bool = False  # codes open their pages
-    width: int = 80
+    width: int = 80  # columns, or ENDLESS
     show: int = 3
     verbosity: int = 0
     ascii: bool = False  # nothing but ASCII can be shown
     health: bool = False  # of every gradient, layer by layer
+
+    @property
+    def canvas(self) -> int:
+        """Columns of a drawing, which would be as wide as its matrix if lines may have any length."""
+        return self.width if self.width < ENDLESS else _PICTURED
 
 
 def paint(text: str, color: str, on: bool = True) -> str:
@@ -67,7 +77,56 @@ def cut(text: str, width: int) -> str:
     if columns(text) <= width or width < 3:
         return text
     left = (width - 3 + 1) // 2
-    return f"{_first(text, left)}...{_first(text[::-1], width - 3 - left)[::-1]}"
+    return f"{_first(text, left)}...{_last(text, width - 3 - left)}"
+
+
+def apart(names: Sequence[str], width: int) -> list[str] | None:
+    """Names cut to a width, their common prefix first; None if two would read the same, or next to nothing is left."""
+    if max(map(columns, names), default=0) <= width:
+        return [*names]
+    start = _common(names)
+    ends = [f"...{each[start:]}" if start else each for each in names]
+    for shorten in (cut, _tail) if width >= LEAST_NAME else ():
+        found = [shorten(each, width) for each in ends]
+        if len({*found}) == len({*names}):
+            return found
+    return None
+
+
+def both(room: int, *names: Sequence[str]) -> list[tuple[str, ...]] | None:
+    """Two columns of names, cut so that both fit into `room`; None if rows could not be told apart then."""
+    wanted = [max(map(columns, column), default=0) for column in names]
+    first = min(wanted[0], max(room // 2, room - wanted[1]))
+    fitted = [apart(column, width) for column, width in zip(names, (first, room - first), strict=True)]
+    return None if None in fitted else [*zip(*(column or () for column in fitted), strict=True)]
+
+
+def labels(
+    names: Sequence[tuple[str, str]], sizes: Sequence[tuple[str, str]], free: int
+) -> list[tuple[str, str]] | None:
+    """Names of x and y with their shapes, the names cut so that both columns fit into `free`; None if they cannot."""
+    room = free - sum(1 + max(map(len, column)) for column in zip(*sizes, strict=True))
+    pairs = both(room, *zip(*names, strict=True))
+    if pairs is None:
+        return None
+    return [(f"{x} {a}", f"{y} {b}") for (x, y), (a, b) in zip(pairs, sizes, strict=True)]
+
+
+def _common(names: Sequence[str]) -> int:
+    """The length of the prefix that different names have in common, up to a separator; 0 if it saves nothing."""
+    length = 1 + max(map(_start(min(names), max(names)).rfind, "/._:-")) if len({*names}) > 1 else 0
+    return length if length > 3 else 0
+
+
+def _start(one: str, other: str) -> str:
+    """The prefix that two texts have in common."""
+    return one[
+        : next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    ]
+
+
+def _tail(text: str, width: int) -> str:
+    return text if columns(text) <= width else f"...{_last(text, width - 3)}"
 
 
 def short(value: float) -> str:
@@ -121,7 +180,10 @@ def seconds(duration: float) -> str:
 
 
 def wrapped(text: str, width: int, first: str = "  ", others: str = "  ") -> list[str]:
-    """A sentence in lines of a width in columns, each behind its indent; a word that is longer stays whole."""
+    """A sentence in lines of a width in columns, each behind its indent; a word that is longer stays whole.
+
+    Such words are names, paths and commands, which people copy.
+    """
     lines, line = list[str](), ""
     first += " " * (len(text) - len(text.lstrip(" ")))  # its own indent
     for word in text.strip(" ").split(" "):
@@ -131,33 +193,77 @@ def wrapped(text: str, width: int, first: str = "  ", others: str = "  ") -> lis
             line = word
         else:
             line = f"{line} {word}" if line else word
-    return [*lines, f"{others if lines else first}{line}".rstrip()] if line else []
+    lines += [f"{others if lines else first}{line}".rstrip()] if line else []
+    return [line.replace(SPACE, " ") for line in lines]
 
 
 def opened(text: str, start: str, color: str, style: Style) -> Iterator[str]:
     """The wrapped lines of a text, the start of the first one in a color."""
     for index, line in enumerate(each for part in text.split("\n") for each in wrapped(part, style.width, "")):
-        yield paint(start, color, style.color) + line.removeprefix(start) if index == 0 else line
+        begin = _start(start, line) if index == 0 else ""
+        yield paint(begin, color, style.color and bool(begin)) + line.removeprefix(begin)
 
 
-def table(rows: Sequence[Sequence[str]], align: str, least: Sequence[int] = ()) -> list[str]:
-    """Lines of a table: `align` has < or > for each column, `least` a minimal width; two spaces between."""
+def table(rows: Sequence[Sequence[str]], align: str, least: Sequence[int] = (), width: int = ENDLESS) -> list[str]:
+    """The rows of a table: `align` has < or > for each column, `least` a minimal width; two spaces between.
+
+    Columns that do not fit into `width` go on in another line of each row, which is indented.
+    """
     minimal = [*least, *[0] * (len(align) - len(least))]
     widths = [max([low, *(columns(row[i]) for row in rows)]) for i, low in enumerate(minimal)]
-    lines = ("  ".join(map(_padded, row, align, widths)) for row in rows)
-    return [line.rstrip() for line in lines]
+    cells = [[*map(_padded, row, align, widths)] for row in rows]
+    breaks = _breaks(widths, width)
+    return ["\n    ".join("  ".join(row[a:b]).rstrip() for a, b in breaks).rstrip() for row in cells]
+
+
+def _breaks(widths: Sequence[int], width: int) -> list[tuple[int, int]]:
+    """The columns of each line, first and last, so that every line fits as far as a single column does."""
+    starts, used = [0], -2
+    for i, wide in enumerate(widths):
+        used += wide + 2
+        if used > width and i > starts[-1]:
+            starts.append(i)
+            used = 4 + wide
+    return [*zip(starts, [*starts[1:], len(widths)], strict=True)]
+
+
+def below(labels: Sequence[Sequence[str]], rows: Sequence[str], width: int) -> list[str]:
+    """The rows of a table whose labels are too long for it, each below its labels."""
+    told = table(labels, "<" * len(labels[0]))
+    if max(map(columns, told)) > width:
+        told = ["\n".join(part for text in label if text for part in _chopped(text, width)) for label in labels]
+    return ["\n  ".join([label, *row.split("\n")]) for label, row in zip(told, rows, strict=True)]
+
+
+def _chopped(text: str, width: int) -> Iterator[str]:
+    """A text on lines of a width, however long its words are."""
+    indent = ""
+    while columns(text) > width - len(indent) and (part := _first(text, width - len(indent))):
+        yield indent + part
+        text, indent = text[len(part) :], "    "
+    yield indent + text
 
 
 def columns(text: str) -> int:
     """The number of columns that a text takes in a terminal."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return len(text) if text.isascii() else sum(map(_wide, text))
+
+
+def _wide(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me"):  # marks on the character before
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def _first(text: str, width: int) -> str:
     """The start of a text, as far as it fits into a width."""
-    return text[: sum(taken <= width for taken in accumulate(map(columns, text)))]
+    return text[: sum(taken <= width for taken in accumulate(map(_wide, text)))]
+
+
+def _last(text: str, width: int) -> str:
+    """The end of a text, as far as it fits; no mark stands there without the character that it belongs to."""
+    found = _first(text[::-1], width)[::-1]
+    return found[next((i for i, c in enumerate(found) if _wide(c)), len(found)) :]
 
 
 def _padded(cell: str, align: str, width: int) -> str:

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gradcheck_cli.report.concise import CODE, COUNTED, WORD, said_of, totals
-from gradcheck_cli.report.text import Style, columns, count, cut, linked, name, paint, seconds, table
+from gradcheck_cli.report.text import ENDLESS, Style, apart, columns, count, linked, name, paint, seconds, table
 from gradcheck_cli.results.record import SEVERITY, Check, Report
-
-_LEAST_NAME = 16
 
 
 class Group(NamedTuple):
@@ -27,7 +25,7 @@ def document(
     failing = [group for group in groups if not passed(group.checks)]
     failing.sort(key=lambda group: SEVERITY.index(worst(group.checks).exit_code))  # the worst first, else as they were
     parts = [_counts(groups)] if style.verbosity >= 0 and groups else []
-    parts += ["\n".join(line for group in failing[:most] for line in _lines(group, detail(group.name), style))]
+    parts += ["\n".join(_failing(failing[:most], detail, style))]
     parts += [f"... {count(len(failing) - most, 'more model')}: {name(more)}"] if len(failing) > most else []
     last = f"{totals(report)}" + (f" in {seconds(report.duration_s)}" if report.duration_s else "")
     return "\n\n".join([part for part in parts if part] + [last]) + "\n"
@@ -61,16 +59,26 @@ def _counts(groups: Sequence[Group]) -> str:
     return "\n".join(table(rows, "<>>"))
 
 
-def _lines(group: Group, detail: str, style: Style) -> Iterator[str]:
-    """A failing job: what it came to and its name, cut, and how much of it failed; then why."""
-    check = worst(group.checks)
-    said = verdict(check)
+def _failing(groups: Sequence[Group], detail: Callable[[str], str], style: Style) -> Iterator[str]:
+    """Jobs that failed: what each came to and its name, cut, and how much of it failed; then why."""
+    told = [(verdict(worst(group.checks)), _share(group)) for group in groups]
+    names = [name(group.name) for group in groups]
+    free = style.width - max((len(said) + len(share) + 2 + 2 * bool(share) for said, share in told), default=0)
+    right = style.width if style.width < ENDLESS else 0
+    for group, label, (said, share) in zip(groups, apart(names, free) or names, told, strict=True):
+        space = " " * max(2, right - len(said) - 2 - columns(label) - len(share)) if share else ""
+        yield f"{linked(paint(said, said_of(worst(group.checks))[1], style.color), style.links)}  {label}{space}{share}"
+        yield from _reason(detail(group.name), style)
+
+
+def _share(group: Group) -> str:
+    """The number of checks of a job that failed, 2 of 3 checks."""
     failed = sum(not passed([each]) for each in group.checks)
-    share = f"{failed} of {count(len(group.checks), 'check')}" if len(group.checks) > 1 else ""
-    label = cut(name(group.name), max(_LEAST_NAME, style.width - len(said) - len(share) - 2 - 2 * bool(share)))
-    space = " " * max(2, style.width - len(said) - 2 - columns(label) - len(share)) if share else ""
-    yield f"{linked(paint(said, said_of(check)[1], style.color), style.links)}  {label}{space}{share}"
-    yield from textwrap.wrap(
+    return f"{failed} of {count(len(group.checks), 'check')}" if len(group.checks) > 1 else ""
+
+
+def _reason(detail: str, style: Style) -> list[str]:
+    return textwrap.wrap(
         detail, style.width, initial_indent="  ", subsequent_indent="  ", max_lines=3, placeholder=" ...",
         break_on_hyphens=False,
     )  # fmt: skip

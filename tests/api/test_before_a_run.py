@@ -216,7 +216,7 @@ def test_one_that_a_run_needs_is_named(unknown: gc.Model):
         lambda: gc.compute_gradient(unknown["x"], (2,), unknown["y"], (2,)),
         lambda: unknown["b"].dtype,
     ):
-        with pytest.raises(UnsupportedError, match=r"no forward for 'acme\.Foo' \(node 0"):
+        with pytest.raises(UnsupportedError, match=r"unknown operator 'acme\.Foo' \(node 0"):
             attempt()
 
 

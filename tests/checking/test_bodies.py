@@ -63,7 +63,7 @@ def test_an_unknown_operator_is_the_one_inside(name: str):
     record = check(build(Node("Magic", ("h",), ("out",), domain="acme")))
     assert (record.status, record.code) == ("unsupported", "GC502")
     assert record.message.startswith(
-        f"no forward for 'acme.Magic' (node {index} Magic 'out' in the {inside}); it stops "
+        f"unknown operator 'acme.Magic' (node {index} Magic 'out' in the {inside}); it stops "
     )
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_rule_inside_has_the_node_inside_as_suspect(name: str):
     assert record.suspect is not None
     assert (record.suspect.node, record.suspect.op, record.suspect.name) == (index, "Sin", "out")
     assert record.suspect.inside == inside
-    assert f"in the {inside}" in section((record,), Style())
+    assert f"in the {inside}" in section((record,), Style(width=120))
 
 
 @pytest.mark.parametrize("name", AROUND)

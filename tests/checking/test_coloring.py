@@ -151,8 +151,9 @@ def test_a_word_that_says_too_little_is_found_out_and_changes_no_verdict(method:
     believed, told = (check(tested, mode="full", method=method, ops=ops) for ops in (wrong, gc.OPS))
     assert (believed.status, believed.entries) == (told.status, told.entries)
     assert (believed.coloring, told.coloring) == ({}, {"rows": 400, "colors": 20})
-    assert "rows by groups do not add up, so each was probed alone: an operator reads more than its table says" in (
-        believed.notes
+    assert (
+        "entries that were perturbed together do not add up, so each was perturbed alone: "
+        "an operator reads more than its sparsity rule says" in (believed.notes)
     )
 
 

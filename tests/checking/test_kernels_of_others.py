@@ -66,7 +66,7 @@ SAID = {
     "np.abs": "node 1 K 'k' is not taken as analytic: its kernel gives other slopes on complex numbers than on real ones",
     "np.cbrt": "node 1 K 'k' is not taken as analytic: its kernel does not take complex numbers",
     "beside a large number": "node 1 K 'k' is not taken as analytic: differences see nothing of its slopes",
-    "sin in float32": "node 1 K 'k' computes in short numbers: its result is known to",
+    "sin in float32": "node 1 K 'k' computes with fewer digits than float64: its result is accurate to",
     "a square, declared linear": "node 1 K 'k' is not linear as its operator says",
     "running sums, declared elementwise": "node 1 K 'k' may read all of its operands",
     "a norm, declared trailing": "node 1 K 'k' runs probe by probe",

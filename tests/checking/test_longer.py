@@ -151,7 +151,10 @@ def test_a_record_says_what_was_told_in_long_doubles():
         ("LayerNormalization", "x w", "h"), ("Sin", "h", "y"), x=(2, 6), constants={"w": np.linspace(0.5, 1.5, 6)}
     )
     record = check(tested, 1e10 + np.random.default_rng(0).normal(size=(2, 6)), mode="full")
-    assert any(note.endswith("told in long doubles: rounding hides them in float64") for note in record.notes)
+    assert any(
+        note.endswith("compared in extended precision (long double): rounding hides them in float64")
+        for note in record.notes
+    )
 
 
 def test_a_kernel_that_takes_no_long_complex_numbers_is_left_to_float64():

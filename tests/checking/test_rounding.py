@@ -134,7 +134,7 @@ def test_an_open_entry_says_why_and_how_large_an_error_would_have_been_seen(reas
     assert all(entry.unseen is not None for entry in open_)
     measured = reason in ("noise", "curvature")
     assert all((entry.unseen < np.inf) == measured for entry in open_)  # type: ignore[operator]
-    assert any(f"open for {reason}: an error below " in note for note in record.notes) == measured
+    assert any(f"not judged because of {reason}: an error below " in note for note in record.notes) == measured
 
 
 @pytest.mark.parametrize("reason", ["noise", "curvature"])

@@ -71,9 +71,9 @@ def test_a_wrong_shape_fails(tmp_path: Path) -> None:
 
 def test_numbers_want_a_point(tmp_path: Path) -> None:
     model, numbers = plain(tmp_path), gradient(np.float64)
-    with pytest.raises(UsageError, match="numbers belong to one point, and 'x' would be drawn"):
+    with pytest.raises(UsageError, match="the numbers are a gradient at one point, and 'x' would be drawn at random"):
         raise_first(gc.check(model, grad={"x": numbers}))
-    with pytest.raises(UsageError, match="numbers belong to one point, not to 2"):
+    with pytest.raises(UsageError, match="the numbers are a gradient at one point, not to 2"):
         raise_first(gc.check(model, grad={"x": numbers}, x_init_value={"x": X}, points=2))
 
 

@@ -70,8 +70,9 @@ ILL = {
 
 
 @pytest.fixture
-def ill(folder: Path) -> Path:
-    """A spec for each illness, and one that is well."""
+def ill(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spec for each illness, and one that is well, in a folder from which 80 columns are asked for."""
+    monkeypatch.setenv("COLUMNS", "80")
     for word, text in {**ILL, "well": deep("Tanh", 1.2)}.items():
         (folder / f"{word}.gradcheck.yaml").write_text(text)
     return folder

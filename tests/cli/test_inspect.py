@@ -79,7 +79,10 @@ def test_a_list_of_models_has_nothing_to_inspect(gradcheck: Command, folder: Pat
 
 
 @pytest.mark.parametrize("letter", ["n", "入"])
-def test_many_inputs_with_long_names_fit_80_columns(gradcheck: Command, folder: Path, letter: str) -> None:
+def test_many_inputs_with_long_names_fit_80_columns(
+    gradcheck: Command, folder: Path, letter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     inputs = [helper.make_tensor_value_info(f"{i}/{letter * 60}", TensorProto.FLOAT, [2, 3]) for i in range(300)]
     output = helper.make_tensor_value_info("y" * 90, TensorProto.FLOAT, [2, 3])
     node = helper.make_node("Sum", [each.name for each in inputs], [output.name])

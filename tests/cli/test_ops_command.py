@@ -104,7 +104,7 @@ def test_an_operator_that_only_onnx_knows_is_listed_as_not_known() -> None:
 
 def test_a_page_says_all_about_one(gradcheck: Command) -> None:
     assert gradcheck("ops", "leakyrelu").out.splitlines()[2:] == [
-        "  forward       by a kernel of its own",
+        "  forward       computed by a kernel of its own",
         "  gradient      by a rule of its own",
         "  kinks         yes",
         "  complex step  yes",

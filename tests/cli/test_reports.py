@@ -72,20 +72,28 @@ def test_the_page_of_a_failure() -> None:
     assert render("full", report(FAILED)) == PAGE
 
 
+LONG = replace(
+    FAILED,
+    x="encoder/layer_0/attention/self/query/kernel:0",
+    y="a_very_long_name_of_a_loss",
+    y_shape=(8, 10),
+)
+
+
 def test_names_are_cut_and_numbers_are_not() -> None:
-    long = replace(
-        FAILED,
-        x="encoder/layer_0/attention/self/query/kernel:0",
-        y="a_very_long_name_of_a_loss",
-        y_shape=(8, 10),
-    )
-    lines = render("full", report(long)).splitlines()
-    table = lines[2:4]
-    assert max(map(len, table)) <= 80
-    assert "[1,3,8,8]" in table[1]
-    assert "[8,10]" in table[1]
-    assert "..." in table[1]
-    assert "4.0e-02      1.0e+00    3e-10  FAIL" in table[1]
+    head, row = render("full", report(LONG), Style(width=100)).splitlines()[2:4]
+    assert max(map(len, (head, row))) <= 100
+    assert row.startswith("encode...rnel:0 [1,3,8,8]  a_very_...a_loss [8,10]  192/192 ")
+    assert row.endswith("      4.0e-02      1.0e+00    3e-10  FAIL")
+
+
+def test_errors_stand_below_names_of_which_too_little_would_be_left() -> None:
+    assert render("full", report(LONG)).splitlines()[2:6] == [
+        "x                                              y",
+        "  entries  max abs err  max rel err    noise (uncertainty)",
+        "encoder/layer_0/...f/query/kernel:0 [1,3,8,8]  a_very_long_name_of_a_loss [8,10]",
+        "  192/192      4.0e-02      1.0e+00    3e-10  FAIL",
+    ]
 
 
 def test_a_wide_table_of_entries_leaves_out_what_follows_from_the_rest() -> None:
@@ -134,6 +142,14 @@ def test_an_error_stands_in_every_format() -> None:
     ]  # fmt: skip
     for form in FORMATS:
         assert "is empty" in render(form, report(error))
+
+
+def test_a_forward_run_that_differs_is_expected_only_where_that_was_said() -> None:
+    differs = {"agrees": False, "reason": "y is off by 1"}
+    waiver = {"forward": "differs", "reason": "ACME-413"}
+    severed = replace(FAILED, status="severed", code="GC107", worst=(), gates=("severed",), forward=differs)
+    assert "\nFORWARD DIFFERS  y is off by 1\n" in render("full", report(severed))
+    assert "\nFORWARD DIFFERS, as expected: ACME-413\n" in render("full", report(replace(severed, waiver=waiver)))
 
 
 def test_quiet_leaves_out_what_passed_and_verbose_adds_to_it() -> None:

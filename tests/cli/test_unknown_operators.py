@@ -45,7 +45,7 @@ def messages(gradcheck: Command, *options: str) -> dict[str, str]:
 def test_the_message_says_what_it_stops_and_how_far_one_can_check(gradcheck: Command, folder: Path):
     said = messages(gradcheck)
     assert said["x"] == (
-        "no forward for 'acme.Thing' (node 1 Thing 'b'); it stops d y/d x. Check up to it: --y a; or give one: "
+        "unknown operator 'acme.Thing' (node 1 Thing 'b'); it stops d y/d x. Check up to it: --y a; or define it: "
         "ops: in a spec, or an installed package; or give what it computes: --feed b=@FILE.npy"
     )
     assert "Check up to" not in said["v"]
@@ -54,7 +54,7 @@ def test_the_message_says_what_it_stops_and_how_far_one_can_check(gradcheck: Com
 
 def test_a_spec_is_not_offered_where_it_may_define_nothing(gradcheck: Command, folder: Path):
     onnx.save(parser.parse_model(NET.replace("acme", "com.microsoft")), folder / "net.onnx")
-    assert "Check up to it: --y a; or give one: an installed package; or give what it" in messages(gradcheck)["x"]
+    assert "Check up to it: --y a; or define it: an installed package; or give what it" in messages(gradcheck)["x"]
 
 
 def test_up_to_it_can_be_checked(gradcheck: Command, folder: Path):

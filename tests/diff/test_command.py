@@ -84,14 +84,14 @@ entry of y                A             B  abs err  rel err    noise  pattern
 ... 23 more, --show 24
 
   suspect    node 1  LeakyRelu  h -> r
-             'r' is the first result that differs: max rel err 7.9e-04;
-             relu.onnx has node 1 Relu 'r' there; 'h' before it is the same
+             'r' is the first result that differs: max rel err 7.9e-04; \
+relu.onnx has node 1 Relu 'r' there; 'h' before it is the same
   would pass only with --rtol 0.0079
   reproduce  gradcheck diff relu.onnx leaky.onnx --dim N=2 --seed 0 --point 2
 
 FAIL GC111  d y / d x: 96 of 192 entries differ (50%)
-x -> y                             A             B  rel err    noise  pattern
-[0,1] -> [0,1] point 0  -9.78064e-03  -5.04321e-03  4.8e-01    2e-07
+x -> y                             A             B  abs err  rel err    noise  pattern
+[0,1] -> [0,1] point 0  -9.78064e-03  -5.04321e-03  4.7e-03  4.8e-01    2e-07
 ... 95 more, --show 96
   would pass only with --rtol 1.2
   reproduce  gradcheck diff relu.onnx leaky.onnx --dim N=2 --seed 0 --point 0

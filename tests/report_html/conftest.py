@@ -75,7 +75,7 @@ def report() -> Report:
         named(check(between("Tanh"), ops=without_rule), "blocked.onnx"),
         failed("pointer.onnx", "error", "GC403", "pointer.onnx is a Git LFS pointer, not a model."),
         named(passing, "cut.onnx", status="severed", code="GC107", gates=("severed",),
-              message="cut at node 2 Round 'q' (zero by nature)",
+              message="cut at node 2 Round 'q' (its derivative is zero wherever it exists)",
               gradient={**passing.gradient, "severed": Severed((Spot(2, "Round", "q"),))}),
         named(passing, "apart.onnx", status="severed", code="GC107",
               gradient={**passing.gradient, "severed": Severed((Spot(2, "Round", "q"),), (), ("logits",))}),

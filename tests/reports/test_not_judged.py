@@ -51,5 +51,6 @@ def test_every_format_with_rows_says_how_many_entries_lie_at_a_kink(tmp_path: Pa
 def test_a_row_says_how_many_entries_were_not_judged_and_why():
     record = check(model(("Floor", "x", "f"), ("Sin", "x", "s"), ("Add", "f s", "y")), value=[1.0, 0.5, 0.3, 0.2],
                    max_inconclusive=1.0)  # fmt: skip
-    row = next(line for line in section((record,), Style()).splitlines() if "PASS" in line)
+    row = next(line for line in section((record,), Style(width=120)).splitlines() if "PASS" in line)
     assert row.endswith("PASS  (1 of 16 not judged: jump)")
+    assert row.replace("PASS  (", "PASS\n    (") in section((record,), Style(width=80))

@@ -29,7 +29,7 @@ def noted(*records: Check, **style: int) -> str:
 
 SHOWN = [
     "test data beside the model is not used: input_0.pb is cut off",
-    "a summand has no gradient by nature: cut at node 2 Round 'q'",
+    "one summand of y has no gradient: cut at node 2 Round 'q'",
     "the gradient is piecewise constant in x",
     "N=2: N=3 would take more than the memory limit",
     "by their shapes: W for that by V; --grad X=TENSOR says which",
@@ -37,8 +37,9 @@ SHOWN = [
     "tensor g has numbers of 1e-07: errors as small as their rounding are not seen",
     "gradcheck has no gradient of its own here: a rule is missing",
     "tensor g is right, and gradcheck's own gradient is not: a bug of gradcheck's rules",
-    "node 1 Kernel 'k' computes in short numbers: its result is known to 1e-07 of its size",
-    "rows by groups do not add up, so each was probed alone: an operator reads more than its table says",
+    "node 1 Kernel 'k' computes with fewer digits than float64: its result is accurate to 1e-07 of its size",
+    "entries that were perturbed together do not add up, so each was perturbed alone: "
+    "an operator reads more than its sparsity rule says",
     "2 entries right by what onnxruntime computes, and wrong by gradcheck's own forward run",
     "2 nodes could not be checked on their own",
     "how gradients add up from node to node was not seen: noise hides the dot test",
@@ -55,7 +56,7 @@ def test_what_is_said_nowhere_else_is_shown_without_being_asked_for(note: str):
 
 
 JUMP = model(("Floor", "x", "f"), ("Sin", "x", "s"), ("Add", "f s", "y"))
-SEVERED = ["a summand has no gradient by nature: cut at node 0 Floor 'f'"]  # said nowhere else
+SEVERED = ["one summand of y has no gradient: cut at node 0 Floor 'f'"]  # said nowhere else
 SAID: dict[str, tuple[Callable[[], Check], str]] = {
     "a kink": (lambda: check(model(("Relu", "x", "y")), value=[0.0, 0.0, 1.0, 2.0]), "(2 at a kink)"),
     "a jump": (lambda: check(JUMP, value=[1.0, 0.5, 0.3, 0.2], max_inconclusive=1.0), "(1 of 16 not judged: jump)"),
@@ -80,7 +81,7 @@ def test_what_the_row_or_the_header_says_is_not_said_again(name: str):
 @pytest.mark.parametrize(
     "note",
     ["by their names 'x_grad' is the gradient of 'y', and checked as such: --grad none leaves that out",
-     "differences instead of the complex step, which does not go through node 0 Kernel 'k'",
+     "differences instead of the complex step, which node 0 Kernel 'k' does not support",
      "values of test_data_set_0 for x",
      "--straight-through has no effect: nothing here is rounded and then computed with",
      "2 rows perturbed across a branch of node 0 Relu 'y': a smaller --delta may stay on one side"],

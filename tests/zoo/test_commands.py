@@ -69,8 +69,8 @@ ERROR GC403  models/lfs.onnx
   is a Git LFS pointer (63 bytes), not a model. `git lfs pull` fetches the
   model.
 UNSUPPORTED GC502  models/unknown.onnx
-  d y/d x: no forward for 'acme.Magic' (node 1 Magic 'y'); it stops d y/d x.
-  Check up to it: --y a; or give one: ops: in a spec, or an installed package;
+  d y/d x: unknown operator 'acme.Magic' (node 1 Magic 'y'); it stops d y/d x.
+  Check up to it: --y a; or define it: ops: in a spec, or an installed package;
   or give what it computes: --feed y=@FILE.npy
 INCONCLUSIVE GC302  models/sub/log.onnx
   d y/d x: 'y' is not finite at point 0: first NaN at node 1 Log 'y' (input min
@@ -80,7 +80,8 @@ INCONCLUSIVE GC302  models/sub/log.onnx
 """
 
 
-def test_every_model_gets_a_record_and_failures_come_first(zoo: Command):
+def test_every_model_gets_a_record_and_failures_come_first(zoo: Command, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
     ran = zoo("models")
     assert (ran.code, ran.out) == (1, SUMMARY)
     assert len([line for line in ran.err.splitlines() if re.match(r"\[[1-8]/8\] [A-Z]+", line)]) == 8
@@ -329,7 +330,8 @@ def test_a_bug_of_gradcheck_is_a_reason_to_try_again(zoo: Command):
     assert jobs("run") == ["models/mlp.onnx"] * 2
 
 
-def test_names_move_no_cursor_and_lines_keep_their_width(zoo: Command, folder: Path):
+def test_names_move_no_cursor_and_lines_keep_their_width(zoo: Command, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
     hostile = folder / "models" / "a\n\x1b[2J\x07\u202e" / ("b" * 200)
     hostile.mkdir(parents=True)
     (hostile / "x.onnx").write_text("nothing")

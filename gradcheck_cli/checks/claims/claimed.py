@@ -444,11 +444,12 @@ class Claiming:
         if odd is not None:
             raise UsageError(f"--grad: claims are about tensors of real numbers, and {shown(odd)!r} is none.")
         if is_numbers(claim):
-            where = f"--grad {shown(claim.x)}=@{claim.by}: numbers belong to one point"
+            where = f"--grad {shown(claim.x)}=@{claim.by}: the numbers are a gradient at one point"
             if index:
                 raise UsageError(f"{where}, not to {index + 1}: leave out --points and --point.")
             if drawn := self._drawn(claim, point):
-                raise UsageError(f"{where}, and {drawn[0]!r} would be drawn. Give it: --feed {shown(drawn[0])}=@FILE")
+                cure = f"Give it: --feed {shown(drawn[0])}=@FILE"
+                raise UsageError(f"{where}, and {drawn[0]!r} would be drawn at random. {cure}")
 
     def _drawn(self, claim: Claim, point: Point) -> list[str]:
         """Inputs whose values are random."""

@@ -15,7 +15,7 @@ from gradcheck_cli.cli import note
 from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON
 from gradcheck_cli.cli.output import style_of
 from gradcheck_cli.cli.zoo.results import FinishedJobs
-from gradcheck_cli.report.text import Style, cut, name, paint, seconds, table
+from gradcheck_cli.report.text import Style, apart, name, paint, seconds, table
 from gradcheck_cli.report.zoo_summary import verdict
 from gradcheck_cli.results.record import Check
 
@@ -30,9 +30,9 @@ _COLORS = {"newly failing": "red", "fixed": "green", "slower": "yellow", "change
 _OPTIONS: list[click.Parameter] = [
     *(click.RichArgument([name], metavar=name.upper(), type=click.Path()) for name in ("old", "new")),
     click.RichOption(["--slower"], type=click.FloatRange(1), default=FACTOR, metavar="FACTOR",
-                     help=f"Times as long that matter. [default: {FACTOR}]"),
+                     help=f"Report a check as slower if it takes this many times as long. [default: {FACTOR}]"),
     click.RichOption(["--show"], type=click.IntRange(min=0), default=_MOST, metavar="INT",
-                     help=f"Checks shown of each kind. [default: {_MOST}]"),
+                     help=f"Number of checks shown of each kind of change. [default: {_MOST}]"),
     TEXT_OR_JSON,
     COLOR,
 ]  # fmt: skip
@@ -82,8 +82,10 @@ def _text(changes: Sequence[Change], total: int, style: Style, most: int) -> str
 def _lines(changes: Iterable[Change], style: Style) -> Iterator[str]:
     """Lines with names of checks, shortened to fit, and their outcomes."""
     rows = [(name(change.id), _outcome(change)) for change in changes]
-    free = style.width - 4 - max((len(outcome) for _, outcome in rows), default=0)
-    yield from (f"  {line}" for line in table([(cut(label, free), outcome) for label, outcome in rows], "<<"))
+    labels, outcomes = zip(*rows, strict=True)
+    fitted = apart(labels, style.width - 4 - max(map(len, outcomes))) or labels
+    lines = table([*zip(fitted, outcomes, strict=True)], "<<", (), style.width - 2)
+    yield from ("  " + line.replace("\n", "\n  ") for line in lines)
 
 
 def _outcome(change: Change) -> str:

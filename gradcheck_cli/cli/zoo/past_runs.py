@@ -21,7 +21,7 @@ from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.zoo.results import FinishedJobs, Results
 from gradcheck_cli.cli.zoo.start import HOME, SHOW
 from gradcheck_cli.errors import NothingChecked, UsageError
-from gradcheck_cli.report.text import count, cut, name, table
+from gradcheck_cli.report.text import count, name, table, wrapped
 from gradcheck_cli.report.zoo_summary import passed
 from gradcheck_cli.results import many
 from gradcheck_cli.results.record import OUTCOMES
@@ -123,7 +123,7 @@ def _show_run(folder: str, options: Mapping[str, Any]) -> None:
     again = f"  to go on: gradcheck zoo resume {quoted(folder)}\n" if run.state == "interrupted" else ""
     sys.stdout.write(
         f"{name(folder)}  {state}, {run.progress} checks\n"
-        + cut(f"  {shard}{name(' '.join(run.about.sources))}", results.output.style.width)
+        + "\n".join(wrapped(f"{shard}{name(' '.join(run.about.sources))}", results.output.style.width, "  ", "    "))
         + f"\n  gradcheck {run.about.version}, {run.about.created}\n{again}\n"
     )
     results.show(run.found)
@@ -140,4 +140,6 @@ def _show_runs(options: Mapping[str, Any]) -> None:
         sys.stdout.write(json.dumps([run.as_json() for run in runs], indent=2) + "\n")
         return
     rows = [(name(str(run.folder)), run.progress, str(run.failing), run.state) for run in runs]
-    sys.stdout.write("\n".join(table([("run", "done", "failing", ""), *rows], "<>><")) + "\n")
+    sys.stdout.write(
+        "\n".join(table([("run", "done", "failing", ""), *rows], "<>><", (), results.output.style.width)) + "\n"
+    )

@@ -34,9 +34,17 @@ def own(*names: str, **more: Any) -> click.RichOption:
     return click.RichOption(list(names), panel="Zoo", allow_from_autoenv=False, **more)
 
 
-SHOW = own("--show", type=click.IntRange(min=0), metavar="INT", help="Failing models shown. [default: as many as fit]")
+SHOW = own(
+    "--show",
+    type=click.IntRange(min=0),
+    metavar="INT",
+    help="Number of failing models shown. [default: as many as fit]",
+)
 RERUN = own(
-    "--rerun", type=OneOf(("failed", "all")), metavar="failed|all", help="Do again what failed, or all that was done."
+    "--rerun",
+    type=OneOf(("failed", "all")),
+    metavar="failed|all",
+    help="Check again the models that failed, or all of them.",
 )
 ENGINE = own(
     "--engine", type=OneOf(("local", "dask")), metavar="local|dask",
@@ -51,7 +59,7 @@ RUN_OPTIONS: list[click.Parameter] = [
     RERUN,
     ENGINE,
     DASK,
-    own("--shard", type=SHARD, metavar="I/N", help="Only this part of the models, the same at any time."),
+    own("--shard", type=SHARD, metavar="I/N", help="Check only part I of N of the models: the same ones in every run."),
     SHOW,
 ]
 SOURCES = click.RichArgument(["sources"], nargs=-1, required=True, metavar="SRC...", type=click.Path())

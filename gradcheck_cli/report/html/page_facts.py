@@ -36,7 +36,12 @@ OUTCOMES = {
     each.key: each
     for each in (  # the worst first
         Outcome("fail", "FAIL", "F", "the gradient is wrong"),
-        Outcome("severed", "NO GRADIENT", "N", "what lies between x and y has no derivative by nature"),
+        Outcome(
+            "severed",
+            "NO GRADIENT",
+            "N",
+            "a node on the way from x to y has no derivative, as rounding has none",
+        ),
         Outcome("error", "ERROR", "E", "there was nothing to compare"),
         Outcome("forward", "DIFFERS", "D", "the gradient is right, but the forward run is not what others compute"),
         Outcome("gate", "GATE", "G", "the gradient is right, but not what --fail-on lets through"),
