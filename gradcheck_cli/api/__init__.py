@@ -20,7 +20,7 @@ from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.model import Model, Tensor, arguments, call_options
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.results.record import Check, Report
+from gradcheck_cli.results.record import Check, CodeChoice, Report
 from gradcheck_cli.settings import Settings
 
 Names: TypeAlias = "Tensor | str | Sequence[Tensor | str]"
@@ -100,7 +100,8 @@ def run(tensors: Names, feeds: Mapping[Any, Any] | None = None, *, dtype: str = 
 def check(
     model: Model, x: Names | None = None, y: Names | None = None, *, x_init_value: Mapping[Any, Any] | None = None,
     extra_feed_dict: Mapping[Any, Any] | None = None, ops: Ops = OPS, rtol: float | Mapping[str, float] | None = None,
-    atol: float | Mapping[str, float] | None = None, fail_on: str | Sequence[str] | None = None, isolate: bool = False,
+    atol: float | Mapping[str, float] | None = None, fail_on: str | Sequence[str] | None = None,
+    select: str | Sequence[str] | None = None, ignore: str | Sequence[str] | None = None, isolate: bool = False,
     **settings: Any,
 ) -> Report:  # fmt: skip
     """Checks gradients as the command `gradcheck check` does, and returns a `Report`.
@@ -118,6 +119,8 @@ def check(
         rtol: the relative error that matters, for all tensors or by name; a number without unit.
         atol: the absolute error that matters, likewise, in units of y per unit of x.
         fail_on: findings for which the report's exit code is not 0, in the words of `--fail-on`; None: its default.
+        select: codes that fail it, of the findings in `fail_on`: "GC101", or "GC1" for all that begin so; None: all.
+        ignore: codes that do not fail it; of `select` and `ignore` the longest prefix decides.
         isolate: True runs the check in a forked process, where `timeout` and `memory_limit` hold at any time; else
             they hold between chunks of probes.  Needs a system that forks.
         settings: mode, method, dtype, seed, points, delta, dims, params and the other fields of `Settings`;
@@ -140,12 +143,13 @@ def check(
         **{"dims": model.dims, **call_options.settings({"rtol": rtol, "atol": atol, **settings})},
     )
     gates = gates_given(fail_on, given.dtype)
+    codes = CodeChoice(call_options.codes(select, "select"), call_options.codes(ignore, "ignore"))
 
     def call() -> tuple[Check, ...]:
         return Procedure(model.source, given, ops).run(Path(model.source.uri).name)
 
     checks = _isolated(given, call) if call_options.flag(isolate, "isolate") else call()
-    return Report(tuple(with_gates(each, gates) for each in checks), fail_on=gates)
+    return Report(tuple(with_gates(codes.judged(each), gates) for each in checks), fail_on=gates)
 
 
 def _isolated(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tuple[Check, ...]:

@@ -1,4 +1,4 @@
-"""Known failures: those of an earlier run (`--baseline`), and those that a spec declares (`expect:`).
+"""Known failures: those of an earlier run (`--baseline`), those that a spec declares (`expect:`), codes left out.
 
 A known failure is waived as long as the check fails in the same way.  Once it no longer does, one of a spec is a failure,
 so that the entry is removed.  A waiver is for the status of the gradient, for a forward run that differs, or for both.
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report.text import count
-from gradcheck_cli.results.record import OUTCOMES, Check, Waiver
+from gradcheck_cli.results.record import OUTCOMES, Check, CodeChoice, Waiver
 
 _FINE = ("pass", "waived")
 _Outcome: TypeAlias = tuple[str, str, tuple[tuple[str, str, str], ...]]
@@ -40,8 +40,9 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class Baseline:
-    """The outcomes of an earlier run."""
+    """The outcomes of an earlier run, and the codes that count."""
 
+    codes: CodeChoice = field(default_factory=CodeChoice)
     path: str = ""
     known: Mapping[_Key, Known] = field(default_factory=dict)
     repaired: list[str] = field(default_factory=list)  # ids of those that pass now
@@ -49,16 +50,17 @@ class Baseline:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Baseline:
-        """The baseline of `--baseline`, or an empty one."""
-        return cls.read(options["baseline"]) if options.get("baseline") else cls()
+        """The baseline of `--baseline`, or an empty one, with the codes of `--select` and `--ignore`."""
+        codes = CodeChoice.of(options)
+        return cls.read(options["baseline"], codes) if options.get("baseline") else cls(codes)
 
     @classmethod
-    def read(cls, path: str) -> Baseline:
+    def read(cls, path: str, codes: CodeChoice = CodeChoice()) -> Baseline:  # noqa: B008  # it is frozen
         """Reads a file that `--report` wrote, .json or .jsonl; UsageError for anything else."""
         from gradcheck_cli.results import read_results
 
         try:
-            return cls(path, {_key(check): Known.of(check) for check in read_results(path)})
+            return cls(codes, path, {_key(check): Known.of(check) for check in read_results(path)})
         except UsageError as error:
             raise UsageError(f"--baseline {error}") from None
 
@@ -69,16 +71,20 @@ class Baseline:
         return tuple(map(self.judged, checks))
 
     def covers(self, check: Check) -> bool:
-        """True if a check came out as it did in the baseline."""
+        """True if a check came out as it did in the baseline, or its code does not count."""
+        return self._is_known(check) or bool(self.codes.against(check.code))
+
+    def _is_known(self, check: Check) -> bool:
         return self._of(check).outcome == (check.status, check.code, _cut(check))
 
     def judged(self, check: Check) -> Check:
-        """A record, waived as far as it came out as it did in the baseline."""
+        """A record, waived as far as it came out as it did in the baseline, or as its code does not count."""
         waiver: Waiver = {"reason": self.path, "until": None, "baseline": True}
         if check.forward_differs and self._of(check).forward:
             waiver["forward"] = "differs"
             check = check.forward_waived(waiver)
-        return check.waived({"status": check.status, **waiver}) if self.covers(check) else check
+        known = self._is_known(check)
+        return self.codes.judged(check.waived({"status": check.status, **waiver}) if known else check)
 
     def _of(self, check: Check) -> Known:
         return self.known.get(_key(check), Known())

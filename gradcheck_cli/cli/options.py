@@ -23,7 +23,7 @@ from click.shell_completion import CompletionItem
 
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.report import files_said, on_stdout, suffixes
-from gradcheck_cli.results.record import GATES, gates_from, words_for
+from gradcheck_cli.results.record import CODES, GATES, codes_from, gates_from, words_for
 from gradcheck_cli.settings import OPTIONS, Idle, Option, options_at
 from gradcheck_cli.zoo.job import SCHEDULER, SCHEDULERS
 
@@ -117,6 +117,10 @@ def _gates(text: str) -> tuple[str, ...]:
     return gates_from(word.strip() for word in text.split(","))
 
 
+def _codes(text: str) -> tuple[str, ...]:
+    return codes_from(text.split(","))
+
+
 def _scheduler(text: str) -> str:
     if not re.fullmatch(SCHEDULER, text) and not os.path.isfile(text):
         raise UsageError(f"{text!r} is no Dask scheduler; {SCHEDULERS}")
@@ -163,6 +167,7 @@ _TYPES: Mapping[str, ParamType] = {  # of kinds of which an option has one value
     "seconds": Parsed("duration", _seconds, lambda value: format(Decimal(value), "f")),
     "bytes": Parsed("size", _bytes),
     "gates": Parsed("list", _gates, lambda gates: ",".join(words_for(gates)), GATES),
+    "codes": Parsed("list", _codes, ",".join, CODES),
     "plot": OutputPath((".png", ".svg"), folders=False),
     "scheduler": SCHEDULER_ADDRESS,
 }

@@ -95,6 +95,8 @@ def _details(check: Check, style: Style, common: Sequence[str] = ()) -> Iterator
     if passed and style.verbosity < 1:
         return
     yield from title_lines(check, style)
+    if check.status == "waived" and check.ignored and style.verbosity < 1:
+        return
     if check.of_two_models or check.status in ("fail", "inconclusive") or check.entries.get("kink_ok"):
         yield from entry_lines(check, style)
     for note in notes:
