@@ -20,7 +20,8 @@ from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.model import Model, Tensor, arguments, call_options
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.results.record import Check, CodeChoice, Report
+from gradcheck_cli.results.codes import CodeChoice
+from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Settings
 
 Names: TypeAlias = "Tensor | str | Sequence[Tensor | str]"

@@ -10,11 +10,14 @@ import datetime
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report.text import count
-from gradcheck_cli.results.record import OUTCOMES, Check, CodeChoice, Waiver
+from gradcheck_cli.results.record import OUTCOMES, Check, Waiver
+
+if TYPE_CHECKING:
+    from gradcheck_cli.results.codes import CodeChoice
 
 _FINE = ("pass", "waived")
 _Outcome: TypeAlias = tuple[str, str, tuple[tuple[str, str, str], ...]]
@@ -42,25 +45,29 @@ class Known(NamedTuple):
 class Baseline:
     """The outcomes of an earlier run, and the codes that count."""
 
-    codes: CodeChoice = field(default_factory=CodeChoice)
     path: str = ""
     known: Mapping[_Key, Known] = field(default_factory=dict)
     repaired: list[str] = field(default_factory=list)  # ids of those that pass now
     met: bool = False  # some check of this run is one of that run
+    codes: CodeChoice | None = None  # None: all count
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Baseline:
         """The baseline of `--baseline`, or an empty one, with the codes of `--select` and `--ignore`."""
-        codes = CodeChoice.of(options)
-        return cls.read(options["baseline"], codes) if options.get("baseline") else cls(codes)
+        found = cls.read(options["baseline"]) if options.get("baseline") else cls()
+        if options.get("select") or options.get("ignore"):
+            from gradcheck_cli.results.codes import CodeChoice  # where somebody chooses
+
+            found.codes = CodeChoice(options.get("select") or (), options.get("ignore") or ())
+        return found
 
     @classmethod
-    def read(cls, path: str, codes: CodeChoice = CodeChoice()) -> Baseline:  # noqa: B008  # it is frozen
+    def read(cls, path: str) -> Baseline:
         """Reads a file that `--report` wrote, .json or .jsonl; UsageError for anything else."""
         from gradcheck_cli.results import read_results
 
         try:
-            return cls(codes, path, {_key(check): Known.of(check) for check in read_results(path)})
+            return cls(path, {_key(check): Known.of(check) for check in read_results(path)})
         except UsageError as error:
             raise UsageError(f"--baseline {error}") from None
 
@@ -72,7 +79,7 @@ class Baseline:
 
     def covers(self, check: Check) -> bool:
         """True if a check came out as it did in the baseline, or its code does not count."""
-        return self._is_known(check) or bool(self.codes.against(check.code))
+        return self._is_known(check) or bool(self.codes and self.codes.against(check.code))
 
     def _is_known(self, check: Check) -> bool:
         return self._of(check).outcome == (check.status, check.code, _cut(check))
@@ -83,8 +90,9 @@ class Baseline:
         if check.forward_differs and self._of(check).forward:
             waiver["forward"] = "differs"
             check = check.forward_waived(waiver)
-        known = self._is_known(check)
-        return self.codes.judged(check.waived({"status": check.status, **waiver}) if known else check)
+        if self._is_known(check):
+            check = check.waived({"status": check.status, **waiver})
+        return check if self.codes is None else self.codes.judged(check)
 
     def _of(self, check: Check) -> Known:
         return self.known.get(_key(check), Known())

@@ -78,7 +78,7 @@ class Checker:
             try:
                 with self._prepared(task, keeper) as (request, known):
                     checks = Procedure(**request).run(task.name)
-                checks = tuple(replace(c, reproduce=self._command(c, task, known)) for c in checks)
+                checks = tuple(replace(c, reproduce=self._command(c, task, known), place=task.place) for c in checks)
             except Exception as error:
                 checks = self._failed(task, _as_ours(error), error)
             finally:
@@ -173,7 +173,8 @@ class Checker:
 
     def _failed(self, task: Task, error: GradcheckError, cause: BaseException) -> tuple[Check, ...]:
         """The record of a task that ended with an error."""
-        record = Check(id=task.name, check=task.name, status="error", code="", model=ModelInfo(task.path), x="", y="")
+        model = ModelInfo(task.path)
+        record = Check(task.name, task.name, status="error", code="", model=model, x="", y="", place=task.place)
         failed = failed_record(record, error)
         expected = (task.expect or {}).get("status") == failed.status or self.baseline.covers(failed)
         if not expected:

@@ -23,7 +23,7 @@ from click.shell_completion import CompletionItem
 
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.report import files_said, on_stdout, suffixes
-from gradcheck_cli.results.record import CODES, GATES, codes_from, gates_from, words_for
+from gradcheck_cli.results.record import GATES, gates_from, words_for
 from gradcheck_cli.settings import OPTIONS, Idle, Option, options_at
 from gradcheck_cli.zoo.job import SCHEDULER, SCHEDULERS
 
@@ -117,7 +117,18 @@ def _gates(text: str) -> tuple[str, ...]:
     return gates_from(word.strip() for word in text.split(","))
 
 
+class Codes(Parsed):
+    """A list of codes and their prefixes, which few commands have."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from gradcheck_cli.results.codes import CODES
+
+        return [CompletionItem(code) for code in CODES if code.startswith(incomplete.upper())]
+
+
 def _codes(text: str) -> tuple[str, ...]:
+    from gradcheck_cli.results.codes import codes_from
+
     return codes_from(text.split(","))
 
 
@@ -167,7 +178,7 @@ _TYPES: Mapping[str, ParamType] = {  # of kinds of which an option has one value
     "seconds": Parsed("duration", _seconds, lambda value: format(Decimal(value), "f")),
     "bytes": Parsed("size", _bytes),
     "gates": Parsed("list", _gates, lambda gates: ",".join(words_for(gates)), GATES),
-    "codes": Parsed("list", _codes, ",".join, CODES),
+    "codes": Codes("list", _codes, ",".join),
     "plot": OutputPath((".png", ".svg"), folders=False),
     "scheduler": SCHEDULER_ADDRESS,
 }

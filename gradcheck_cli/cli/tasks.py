@@ -21,6 +21,7 @@ from gradcheck_cli.formats.onnx.file import fields_of
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
 from gradcheck_cli.formats.untrusted import inside, opened
 from gradcheck_cli.graph.memory import allowed, exhausted
+from gradcheck_cli.results.record import SpecPlace
 
 _FIELD = 20  # of a model in a file: its training information
 
@@ -197,7 +198,14 @@ class Task:
     check: str | None = None  # its name in a spec, where it has one
     model: str = ""  # the file that its model is in, and of a spec the graph
     graph: str = ""
+    line: int = 0  # of the spec that asks for it
+    spec: str = ""
     whole: Callable[[], Task] | None = None  # with all that its spec says, where that was read in another process
+
+    @property
+    def place(self) -> SpecPlace:
+        """The place in the spec that asks for it; empty where none does."""
+        return {"file": self.spec, "line": self.line} if self.line else {}
 
 
 @dataclass(slots=True)
@@ -250,9 +258,12 @@ class Planner:
             raise NothingChecked(f"nothing to check: {path} {zoo if spec.models else 'has no graphs and no checks'}")
         said, several = _said(path, dict(spec.defaults)), len(spec.sources) > 1
         return [
-            Task(f"{path}::{name}" if several else path, path, _giving(source), said, model=path, graph=name)
+            Task(
+                f"{path}::{name}" if several else path, path, _giving(source), said, model=path, graph=name,
+                line=source.line, spec=path,
+            )
             for name, source in spec.sources.items()
-        ]
+        ]  # fmt: skip
 
     def _of_model(self, path: str) -> list[Task]:
         said: Mapping[str, Any] = {}
@@ -285,7 +296,10 @@ class Planner:
             asked = request.model or ""
             file = model if model and _is_same(asked, model) else asked
             load = partial(lambda path: spec.operators(self._model(path)), file)
-        return Task(request.name, model or path, load, said, request.expect, request.name, file, request.graph or "")
+        return Task(
+            request.name, model or path, load, said, request.expect, request.name, file, request.graph or "",
+            request.line, path,
+        )  # fmt: skip
 
     def _model(self, path: str) -> Source:
         """The only model of an ONNX file; of several checks of one file the first one reads it."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from gradcheck_cli.errors import UsageError, did_you_mean
-from gradcheck_cli.results.record import codes_from
+from gradcheck_cli.results.codes import codes_from
 from gradcheck_cli.settings import ANY, SETTINGS, Numbers, Option, Pictures
 
 Member = TypeVar("Member", bound=Enum)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, count, name, paint, percent, seconds, short, without_excerpt
+from gradcheck_cli.report.text import Style, count, name, paint, percent, place, seconds, short, without_excerpt
 from gradcheck_cli.results.record import ENTRY_REASONS, OUTCOMES, Check, Report, Waiver
 
 WORD, CODE = "FORWARD DIFFERS", "GC404"
@@ -46,7 +46,14 @@ def line(check: Check, style: Style) -> str:
     word, color, rest = said_of(check)
     code = f" {check.code}" if check.code and (check.status != "waived" or check.ignored) else ""
     told = " ".join(filter(None, (paint(word + code, color, style.color), rest.strip(), outcome(check))))
-    return f"{subject(check)}: {'; '.join(filter(None, (told, gate_text(check), forward_text(check))))}"
+    return f"{_where(check)}{subject(check)}: {'; '.join(filter(None, (told, gate_text(check), forward_text(check))))}"
+
+
+def _where(check: Check) -> str:
+    """The place of a check in its spec, "net.gradcheck.yaml:12: ", unless its message begins with that anyway."""
+    path, line = place(check)
+    here = f"{name(path)}:{line}:" if check.place else ""
+    return "" if not here or check.message.startswith(here) else f"{here} "
 
 
 def subject(check: Check) -> str:
@@ -198,8 +205,10 @@ def totals(report: Report) -> str:
         parts += [f"{count(differ, 'forward run differs', 'forward runs differ')}{_let_through('forward', report)}"]
     if stopped := sum(bool(c.at_health) for c in report.outcomes):
         parts += [f"{stopped} stopped by the health of gradients"]
-    why = Counter(" ".join(c.ignored.split()[:-1]) for c in report.outcomes if c.ignored)
-    parts += [f"{number} {words}" for words, number in why.items()]
+    why = [
+        "ignored by --ignore" if "--ignore" in c.ignored else "not in --select" for c in report.outcomes if c.ignored
+    ]
+    parts += [f"{number} {words}" for words, number in Counter(why).items()]
     return f"{count(len(report.outcomes), 'check')}: {', '.join(parts) or 'nothing to do'}"
 
 

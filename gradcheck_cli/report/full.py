@@ -31,9 +31,16 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
 
 
 def summary(report: Report, style: Style) -> str:
-    """The last line: numbers of checks by outcome."""
-    notes = "".join(f"{note}\n" for note in report.notes)
-    return f"{notes}{totals(report)} in {seconds(report.duration_s)}\n"
+    """The last lines: versions if asked for, numbers of checks by outcome."""
+    lines = [*report.notes, *(versions_said(report) if style.verbosity > 0 else ())]
+    return "".join(f"{line}\n" for line in [*lines, f"{totals(report)} in {seconds(report.duration_s)}"])
+
+
+def versions_said(report: Report) -> Iterator[str]:
+    """A line for each set of versions that results were made with: gradcheck 0.1.0, onnx 1.19.0, ..., kernels avx2."""
+    order = ("gradcheck", "onnx", "numpy", "python", "kernels")
+    made = (", ".join(f"{n} {name(c.versions[n])}" for n in order if n in c.versions) for c in report.checks)
+    yield from dict.fromkeys(filter(None, made))
 
 
 def header(check: Check, style: Style) -> Iterator[str]:

@@ -32,14 +32,6 @@ ENTRY_REASONS = ("noise", "curvature", "domain", "jump", "underflow", "nonderiva
 EXIT_CODES = {"pass": 0, "waived": 0, "fail": 1, "severed": 1, "inconclusive": 3, "unsupported": 5, "limit": 6}
 OUTCOMES = ("fail", "inconclusive", "unsupported", "severed", "forward")  # what fails a run unless it is told otherwise
 GATES = (*OUTCOMES, *WORDS)  # what may fail a run: outcomes, and of the gradient's health what it is asked for
-CODES = tuple(
-    f"GC{number}"
-    for number in (
-        101, 102, 103, 104, 105, 106, 107, 110, 111, 201, 202, 203, 301, 302, 303, 304,
-        401, 402, 403, 404, 501, 502, 503, 601, 602, 603, 701, 901,
-    )
-)  # fmt: skip
-_ALWAYS_FAIL = ("GC201", "GC202", "GC7", "GC9")  # codes of runs that could not do what they were asked for
 _BESIDE = ("severed", "forward")  # outcomes that stand in a record's `gates`: its status alone does not decide them
 
 
@@ -184,6 +176,13 @@ class Waiver(TypedDict, total=False):
     ignored: Annotated[bool, "It is that of --ignore or --select: such a finding fails no run, whatever it says."]
 
 
+class SpecPlace(TypedDict, total=False):
+    """The place of a check in a spec, or of what is wrong there; empty for a model without one."""
+
+    file: Annotated[str, "The spec."]
+    line: Annotated[Count, "Counted from 1."]
+
+
 def only_size(dim: str) -> str:
     """The note that an open dimension has size 1 because the model was seen to run at no other."""
     return f"{dim}=1: no other size runs"
@@ -275,7 +274,10 @@ class Check:
     reproduce: Annotated[str, "The command that shows it again."] = ""
     duration_s: Annotated[float, Only(least=0), "Seconds."] = 0.0
     peak_rss_mb: Annotated[float, Only(least=0), "Memory of the process."] = 0.0
-    versions: Annotated[Mapping[str, str], "Of gradcheck, onnx and numpy."] = field(default_factory=dict)
+    versions: Annotated[
+        Mapping[str, str], "Of gradcheck, onnx, numpy and python, and the kernels' instruction set."
+    ] = field(default_factory=dict)
+    place: Annotated[SpecPlace, Keys(("file", "line"))] = field(default_factory=SpecPlace)
     picture: Picture | None = field(default=None, compare=False)  # in the JSON record if asked for
 
     @property
@@ -483,71 +485,6 @@ def gates_from(words: Iterable[str]) -> tuple[str, ...]:
     if not signed or not found:
         raise UsageError(f"it names nothing; known are {', '.join(GATES)}, and --exit-zero fails on none of them.")
     return tuple(word for word in GATES if word in found)
-
-
-@dataclass(frozen=True, slots=True)
-class CodeChoice:
-    """The codes that count, by prefixes: all, or those of `--select`, but for those of `--ignore`.
-
-    Of several prefixes that fit a code the longest decides: GC301 of the one option counts beside GC3 of the other.
-    """
-
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> CodeChoice:
-        """The choice of `--select` and `--ignore`."""
-        return cls(options.get("select") or (), options.get("ignore") or ())
-
-    def against(self, code: str) -> str:
-        """The words that keep a code from counting, "ignored by --ignore GC301"; "" for one that counts."""
-        if not code or code.startswith(_ALWAYS_FAIL):
-            return ""
-        ignored, selected = (
-            max((each for each in some if code.startswith(each)), key=len, default="")
-            for some in (self.ignore, self.select)
-        )
-        if ignored and len(ignored) >= len(selected):
-            return f"ignored by --ignore {ignored}"
-        return f"not in --select {','.join(self.select)}" if self.select and not selected else ""
-
-    def judged(self, check: Check) -> Check:
-        """The record, with a waiver for each finding whose code does not count; gates of health have no code."""
-        if check.forward_differs and (reason := self.against(str(check.forward.get("code") or "GC404"))):
-            own: Waiver = (check.waiver or {}) if check.status == "waived" else _ignoring(reason)
-            check = check.forward_waived({**own, "forward": "differs"})
-        reason = "" if check.gradient_passes or check.status == "pass" else self.against(check.code)
-        if not reason:
-            return check
-        waiver: Waiver = {"status": check.status, **_ignoring(reason)}
-        if check.ignored:
-            waiver["forward"] = "differs"
-        gates = tuple(gate for gate in check.gates if gate != "severed")
-        return replace(check, status="waived", gates=gates, waiver=waiver)
-
-
-def _ignoring(reason: str) -> Waiver:
-    return {"reason": reason, "until": None, "ignored": True}
-
-
-def codes_from(words: Iterable[str]) -> tuple[str, ...]:
-    """Prefixes of codes from words such as GC101, gc3 or ALL; UsageError for one that no finding has, or for none."""
-    found = dict.fromkeys(filter(None, (_prefix(word.strip()) for word in words)))
-    if not found:
-        raise UsageError("it names no code; write GC301, or GC3 for all codes that begin so.")
-    return tuple(found)
-
-
-def _prefix(word: str) -> str:
-    """A prefix of codes."""
-    prefix = "GC" + word.upper().removeprefix("ALL").removeprefix("GC").rstrip("X") if word else ""
-    if not prefix or any(code.startswith(prefix) and not code.startswith(_ALWAYS_FAIL) for code in CODES):
-        return prefix
-    if prefix in CODES or prefix in ("GC7", "GC9"):
-        raise UsageError(f"{word!r} is of a run that could not do what it was asked for, which always fails.")
-    near = ", ".join(code for code in CODES if code.startswith(prefix[:3])) or "those that `gradcheck explain` lists"
-    raise UsageError(f"{word!r} is no code, and no code begins so. The nearest are {near}.")
 
 
 def words_for(gates: Iterable[str]) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ import gradcheck_cli
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report.concise import totals
 from gradcheck_cli.report.explanations import PAGES
-from gradcheck_cli.results.record import CODES, Check, CodeChoice, ModelInfo, Report, codes_from
+from gradcheck_cli.results.codes import CODES, CodeChoice, codes_from
+from gradcheck_cli.results.record import Check, ModelInfo, Report
 from tests.cli.conftest import Command
 
 COUNTS = [  # select, ignore, a code, the words against it
