@@ -25,7 +25,7 @@ from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.resolve import dims_of, listed
 from gradcheck_cli.cli.tasks import Found, Planner, Task, common_folder, expand, raising
-from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, did_you_mean
+from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, did_you_mean, shown
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS
 from gradcheck_cli.report.text import count
 from gradcheck_cli.results.record import Check, Report
@@ -39,11 +39,15 @@ def select(names: Sequence[str], exact: Iterable[str], expression: str | None) -
     wanted = set(exact)
     for name in wanted:
         if name not in names:
-            raise UsageError(f"no check is called {name!r}.{did_you_mean(name, names)} Checks: {listed(names)}.")
+            several = [part.strip() for part in name.split(",")]
+            near = f" Write {' '.join(f'--check {part}' for part in several)}." if {*several} <= {*names} else ""
+            near = near or did_you_mean(name, names)
+            raise UsageError(f"no check is called {name!r}.{near} Checks: {listed(names)}.")
     matches = matcher(expression) if expression is not None else lambda name: True
     chosen = [i for i, name in enumerate(names) if (not wanted or name in wanted) and matches(name)]
     if not chosen:
-        raise NothingChecked(f"nothing to check: -k {expression!r} matches none of {len(names)} checks")
+        of = count(len(names), "check")
+        raise NothingChecked(f"nothing to check: -k {expression!r} matches none of {of}: {listed(names)}")
     return chosen
 
 
@@ -109,10 +113,20 @@ def begun(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -
     return Run(planned(found, options), given, options, ctx, baseline)
 
 
+def _about(path: str, error: BaseException) -> BaseException:
+    """An error that names its model, also where it speaks of a node."""
+    if isinstance(error, ModelError) and os.path.basename(path) not in str(error):
+        return ModelError(f"{shown(path)}: {error}", code=error.code)
+    return error
+
+
 def planned(found: Found, options: Mapping[str, Any]) -> list[Task]:
     """The tasks that were chosen; an argument that means no file is a task that says so."""
     dims = dims_of(options.get("dim", ()))
     tasks = Planner(options, dims, bool(options.get("allow_python"))).tasks(found.files)
+    for path in {*found.files}.intersection(task.check or "" for task in tasks):
+        if not os.path.lexists(path):
+            raise UsageError(f"{path!r} is the name of a check, and no file. Write --check {path}")
     tasks += [Task(argument, argument, raising(error)) for argument, error in found.missing]
     if options.get("check") or options.get("expression") is not None:
         names = [task.name for task in tasks]
@@ -195,7 +209,7 @@ class Run:
         alone = self._report(failed)
         if len(self.tasks) == 1 and self.output.for_people and alone.exit_code:
             self.output.write_reports(alone)
-            raise error
+            raise _about(self.tasks[0].path, error)
 
     def _report(self, *more: Check) -> Report:
         gates = tuple(self.checker.gates)

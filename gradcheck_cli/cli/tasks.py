@@ -123,9 +123,12 @@ def _files(argument: str) -> list[str]:
         raise ModelError("models are read from files, which is where their weights are looked for; not from stdin")
     if "://" in argument:
         raise ModelError(f"{argument} is a URL; download the file and give its path")
+    path, mark, check = argument.partition("::")
+    if mark and os.path.isfile(path):
+        raise UsageError(f"{argument}: a check of a spec is chosen by its name: {path} --check {check}")
     if os.path.isdir(argument):
         return _without_side_cars(sorted(_inside(argument))) or _nothing(
-            f"{argument!r} holds no *.onnx or *.gradcheck.yaml"
+            f"{argument!r} holds no *.onnx or *.gradcheck.yaml{_held_instead(argument)}"
         )
     if os.path.exists(argument) or not glob.has_magic(argument):
         return [argument]
@@ -134,6 +137,22 @@ def _files(argument: str) -> list[str]:
     models = any(map(_is_model, files))
     wanted = [path for path in files if _is_model(path) or (path in matches and not models)]
     return _without_side_cars(wanted) or _nothing(f"{argument!r} matches no file")
+
+
+_ELSEWHERE = {  # what other models end in, and what makes ONNX of them
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors"), "torch.onnx.export in Python"),
+    **dict.fromkeys((".h5", ".keras", ".pb"), "`python -m tf2onnx.convert`"),
+    ".tflite": "`python -m tf2onnx.convert --tflite`",
+}
+
+
+def _held_instead(folder: str) -> str:
+    """The rest of a sentence on models of other kinds in a folder."""
+    try:
+        found = [ext for name in sorted(os.listdir(folder)) if (ext := os.path.splitext(name)[1].lower()) in _ELSEWHERE]
+    except OSError:
+        return ""
+    return f", but {found[0]} files, of which {_ELSEWHERE[found[0]]} makes ONNX" if found else ""
 
 
 def _matching(pattern: str) -> Iterator[str]:

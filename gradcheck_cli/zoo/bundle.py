@@ -187,7 +187,12 @@ def load(path: str | os.PathLike[str]) -> Bundle:
     try:
         manifest = json.loads(content(file, _LONGEST))
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
+        where = (
+            " Failures are kept in .gradcheck/failures, each in a folder."
+            if isinstance(error, FileNotFoundError)
+            else ""
+        )
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}.{where}") from None
     except (ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
