@@ -20,7 +20,7 @@ from gradcheck_cli.checks.procedure import Listener, Procedure
 from gradcheck_cli.cli import described, note
 from gradcheck_cli.cli.baseline import Baseline, with_waiver
 from gradcheck_cli.cli.bundles import Bundles, Keeper
-from gradcheck_cli.cli.config import settings_above
+from gradcheck_cli.cli.config import blamed, settings_above
 from gradcheck_cli.cli.limits import bounds_of, limits, time_limit
 from gradcheck_cli.cli.limits import run as run_apart
 from gradcheck_cli.cli.reproduce import command_for
@@ -80,7 +80,7 @@ class Checker:
                     checks = Procedure(**request).run(task.name)
                 checks = tuple(replace(c, reproduce=self._command(c, task, known), place=task.place) for c in checks)
             except Exception as error:
-                checks = self._failed(task, _as_ours(error), error)
+                checks = self._failed(task, self._placed(task, _as_ours(error)), error)
             finally:
                 self.progress.done()
             share = (time.perf_counter() - start) / max(len(checks), 1)  # of what pairs did not take themselves
@@ -170,6 +170,12 @@ class Checker:
 
     def _seeded(self, layer: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**layer, "seed": self.seed} if layer.get("seed") == "random" else layer
+
+    def _placed(self, task: Task, error: GradcheckError) -> GradcheckError:
+        """An error, at its line where a configuration file has what is wrong."""
+        if not isinstance(error, UsageError):
+            return error
+        return blamed(error, os.path.dirname(task.path) or ".", self.ctx, {**task.said, **self.given})
 
     def _failed(self, task: Task, error: GradcheckError, cause: BaseException) -> tuple[Check, ...]:
         """The record of a task that ended with an error."""

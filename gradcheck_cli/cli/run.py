@@ -19,7 +19,7 @@ from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.checker import Checker
-from gradcheck_cli.cli.config import file_above, settings_above
+from gradcheck_cli.cli.config import blamed, file_above, settings_above
 from gradcheck_cli.cli.options import names_at
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
@@ -110,7 +110,11 @@ def begun(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -
     found = expand(models)
     options = {**settings_above(common_folder(found.files), ctx), **given}
     baseline = Baseline.of(options)
-    return Run(planned(found, options), given, options, ctx, baseline)
+    try:
+        tasks = planned(found, options)
+    except UsageError as error:
+        raise blamed(error, common_folder(found.files), ctx, given) from None
+    return Run(tasks, given, options, ctx, baseline)
 
 
 def _about(path: str, error: BaseException) -> BaseException:
