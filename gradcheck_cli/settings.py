@@ -334,8 +334,9 @@ class Settings:
 
 
 OF_A_RUN = (
-    _of_run("expression", "text", "What", "Checks whose name matches, as in pytest: 'conv and not slow'.", "zoo file",
-            spelt=("-k",), form="EXPR"),
+    _of_run("expression", "text", "What",
+            "Checks whose name matches, as in pytest: 'conv and not slow'; else of a check the x that match: 'fc*.bias'.",
+            "file", zoo="Checks whose name matches, as in pytest: 'conv and not slow'.", spelt=("-k",), form="EXPR"),
     _of_run("check", "names", "What", "The check of a spec with exactly this name.", "zoo file", form="NAME"),
     _of_run("fail_on", "gates", "Gate",
             "Outcomes that fail the run. [default: fail,inconclusive,unsupported,severed,forward] "

@@ -112,8 +112,9 @@ def check(
 
     Args:
         model: a model from `load`.
-        x: tensors or names to differentiate by; None: all float inputs, or the parameters if there are none.
-        y: tensors or names to differentiate; None: all float outputs.
+        x: tensors, names or globs of * and ? to differentiate by; None: all float inputs, or the parameters if there are
+            none.
+        y: tensors, names or globs to differentiate; None: all float outputs.
         x_init_value: values of x, by tensor or name, each of the tensor's shape.
         extra_feed_dict: values of any tensors, by tensor or name, that stay fixed for both Jacobians.
         ops: the operator table, by (domain, name): a rule under test goes in here.
@@ -137,8 +138,8 @@ def check(
     if not isinstance(model, Model):
         raise UsageError(f"model is {call_options.described(model)}, not what load() gives.")
     given = Settings(
-        x=arguments.names(model, x, "x"),
-        y=arguments.names(model, y, "y"),
+        x=arguments.names(model, x, "x", globs=True),
+        y=arguments.names(model, y, "y", globs=True),
         x_init_value=arguments.feeds(model, x_init_value, "x_init_value"),
         extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
         **{"dims": model.dims, **call_options.settings({"rtol": rtol, "atol": atol, **settings})},

@@ -72,7 +72,7 @@ class Checker:
         bounds = self._bounds(task) if self.apart else None
         if bounds is not None:
             return self._apart(task, bounds)
-        task, start = task if task.whole is None else task.whole(), time.perf_counter()
+        task, start = task if task.whole is None else replace(task.whole(), only=task.only), time.perf_counter()
         with self.bundles.watching(task) as keeper:
             self.progress.begin(task.name)
             try:
@@ -89,7 +89,8 @@ class Checker:
 
     def _judged(self, checks: Sequence[Check], task: Task) -> tuple[Check, ...]:
         """The records with waivers of the spec and of the baseline, and with the gates of the run."""
-        waived = self.baseline.waived(with_waiver(tuple(checks), task.expect, datetime.date.today()))
+        expect = {**task.expect, "usual": True} if task.expect and task.only else task.expect  # the others may fail
+        waived = self.baseline.waived(with_waiver(tuple(checks), expect, datetime.date.today()))
         return tuple(with_gates(check, self.gates) for check in waived)
 
     def _bounds(self, task: Task) -> Bounds | None:
@@ -130,9 +131,11 @@ class Checker:
         with held(allowed(memory)), time_limit(timeout):
             source = task.load()
             settings = self._settings(source, layers)
+            if task.only:
+                settings = replace(settings, x=task.only, params=False, param=())
             if self.alone:
                 refuse_idle_rounding(self.ctx, settings, source)
-            self._tell(source, settings)
+            self._tell(source, settings, task.only)
             keeper.begin(source, settings)
             settings = replace(settings, pictures=self.pictures)
             settings, others = _others(source, settings, self.given, limited=memory is not None)
@@ -158,8 +161,10 @@ class Checker:
             raise UsageError("--fail-on precision asks for the gradient in the model's own dtype: --dtype model.")
         return settings
 
-    def _tell(self, source: Source, settings: Settings) -> None:
-        """Prints the tensors that typed globs stand for to stderr."""
+    def _tell(self, source: Source, settings: Settings, only: Sequence[str]) -> None:
+        """Prints the tensors that typed globs stand for, and those that -k chose, to stderr."""
+        if only and not self.given.get("quiet"):
+            note(shown(f"-k chooses {', '.join(only)} of {source.uri}"))
         typed = {name: self.given[name] for name in ("x", "y", "param") if self.given.get(name)}
         if typed and not self.given.get("quiet"):
             for text in globs_said(source.graph, settings.y or choose_y(source.graph), typed):

@@ -219,6 +219,7 @@ class Task:
     graph: str = ""
     line: int = 0  # of the spec that asks for it
     spec: str = ""
+    only: tuple[str, ...] = ()  # of the tensors to differentiate by, those that `-k` chooses; without any, all
     whole: Callable[[], Task] | None = None  # with all that its spec says, where that was read in another process
 
     @property

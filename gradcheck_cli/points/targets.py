@@ -88,7 +88,7 @@ def fitting(known: Sequence[str], pattern: str, option: str) -> list[str]:
 
         near = difflib.get_close_matches(bare, known, n=3, cutoff=0.3) or list(known[:3])
         hint = f" The nearest are {', '.join(map(shown, near))}." if near else ""
-        by = "" if option.startswith("--y") else " by"
+        by = "" if option.lstrip("-").startswith("y") else " by"
         raise UsageError(f"{option}{shown(pattern)} fits no tensor that can be differentiated{by}.{hint}")
     return found
 
