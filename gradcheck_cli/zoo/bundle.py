@@ -106,9 +106,11 @@ class Bundle:
 
     def changes(self) -> list[str]:
         """Sentences about versions and files that differ from those when the bundle was saved."""
-        from gradcheck_cli.zoo.parcel import versions  # a check that saves its failures does without
+        from gradcheck_cli.checks.assemble import versions  # a check that saves its failures does without
+        from gradcheck_cli.zoo.parcel import versions as packages
 
-        now = {name: versions().get(name, "missing") for name in self.versions}
+        here = {**packages(), **versions()}  # in the words of a record
+        now = {name: here.get(name, "missing") for name in self.versions}
         found = [
             f"{name} was {was}, and is {now[name]} here" for name, was in self.versions.items() if now[name] != was
         ]
