@@ -95,6 +95,8 @@ def said_better(error: click.ClickException) -> str:
             )
         case click.BadOptionUsage() if ctx is not None and "requires an argument" in error.message:
             return f"{error.message} Write {error.option_name} {_form_of(error.option_name, ctx)}."
+        case click.UsageError() if ctx is not None and error.message.startswith("Got unexpected extra argument"):
+            return f"{error.message}. Write {ctx.command_path} {' '.join(ctx.command.collect_usage_pieces(ctx))}"
     return error.format_message()
 
 
@@ -154,8 +156,8 @@ def _instead_of(name: str, ctx: click.Context) -> str:
     """The sentences that say what to type instead of an option that a command does not have."""
     bare = name.lstrip("-").replace("_", "-")
     own = [option for param in ctx.command.params for option in param.opts if option.startswith("-")]
-    if f"--{bare}" in own:
-        return f" Did you mean '--{bare}'?"
+    if meant := next((option for option in (f"--{bare}", f"-{bare.lower()}") if option in own), ""):
+        return f" Did you mean {meant!r}?"
     instead = _INSTEAD.get(bare, "")
     told = f" Here it is {instead}." if instead and instead.split()[0].rstrip(",") in ("gradcheck", *own) else ""
     there = [f"`gradcheck {each}`" for each in _commands_with(f"--{bare}" if len(bare) > 1 else f"-{bare}", ctx)]
@@ -477,7 +479,8 @@ class TypedCommand(click.RichCommand):
             single = isinstance(param, click.Option) and not (param.multiple or param.count or param.is_flag)
             if single and times > 1:
                 option = max(param.opts, key=len)
-                raise click.UsageError(f"{option} is given {times} times, and only the last would count.", ctx)
+                commas = " Write its values with commas." if param.type.name == "list" else ""
+                raise click.UsageError(f"{option} is given {times} times, and only the last would count.{commas}", ctx)
 
 
 def refuse_idle_beside(ctx: click.Context, idle: Mapping[str, Idle]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -126,6 +127,9 @@ def _files(argument: str) -> list[str]:
     path, mark, check = argument.partition("::")
     if mark and os.path.isfile(path):
         raise UsageError(f"{argument}: a check of a spec is chosen by its name: {path} --check {check}")
+    parts = re.split("[,;] *", argument)
+    if len(parts) > 1 and not os.path.lexists(argument) and all(map(os.path.lexists, parts)):
+        raise UsageError(f"{argument}: models are separated by spaces: {' '.join(parts)}")
     if os.path.isdir(argument):
         return _without_side_cars(sorted(_inside(argument))) or _nothing(
             f"{argument!r} holds no *.onnx or *.gradcheck.yaml{_held_instead(argument)}"

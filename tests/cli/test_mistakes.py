@@ -79,6 +79,10 @@ MISTAKES = [  # command line, exit code, words of the message
     ("two.onnx --y nope*", 2, "--y nope* fits no tensor that can be differentiated. The nearest are "),
     # options
     ("two.onnx -x input", 2, f"No such option '-x'. Did you mean '--x'?{TRY}"),
+    ("two.onnx --k W1", 2, f"No such option '--k'. Did you mean '-k'?{TRY}"),
+    ("two.onnx -K W1", 2, f"No such option '-K'. Did you mean '-k'?{TRY}"),
+    ("two.onnx --ignore GC3 --ignore GC5", 2, f"only the last would count. Write its values with commas.{TRY}"),
+    ("diff two.onnx two.onnx mlp.onnx", 2, "extra argument (mlp.onnx). Write gradcheck diff [OPTIONS] A B\n"),
     ("two.onnx --inputs input", 2, f"No such option '--inputs'. Here it is --x NAME.{TRY}"),
     ("two.onnx --batch-size 2", 2, f"Here it is --dim NAME=SIZE.{TRY}"),
     ("two.onnx --eps 1e-3", 2, f"Here it is --delta FLOAT.{TRY}"),
@@ -136,6 +140,7 @@ MISTAKES = [  # command line, exit code, words of the message
     ("notes.txt", 4, "is a text file, not a model; models are .onnx files, or specs that end in .gradcheck.yaml.\n"),
     ("numbers.npy", 4, "numbers.npy is empty.\n"),
     ("ci.yml", 2, "ci.yml:1:1: a spec starts with 'gradcheck: 1'\n  on: push\n  ^\n"),
+    ("mlp.onnx,conv.onnx", 2, "mlp.onnx,conv.onnx: models are separated by spaces: mlp.onnx conv.onnx\n"),
     ("MLP.onnx", 4, "MLP.onnx does not exist. Did you mean 'mlp.onnx'?\n"),
     ("sizes.onnx", 4, "GC401: sizes.onnx: node 0 MatMul 'y' cannot be computed from [2, 3] float64, [5, 4] float64"),
     ("reproduce nothere", 2, "Failures are kept in .gradcheck/failures, each in a folder.\n"),
