@@ -80,7 +80,8 @@ def too_large(cost: Cost, problem: Problem, x: str) -> UsageError:
     """The error for a full check whose Jacobians do not fit the memory limit: the limit that would do, and other modes."""
     number = f"{cost.entries:.1e}".replace("e+0", "e").replace("e+", "e") if cost.entries >= 1e6 else str(cost.entries)
     of, by = (f"{name!r} [{','.join(map(str, problem.value(name).shape))}]" for name in (problem.y, x))
-    size, here = needed(problem, x, "full", 1), most()
+    whole = problem.cost(x, compressed=False).memory  # that entries are zero is found only where there is memory for it
+    size, here = problem.weights + working(problem, x, "full", 1) + whole, most()
     much = f", where this machine has {spell(here)}" if size > here else ""
     return UsageError(
         f"the full Jacobian of {of} by {by} has {number} entries ({spell(8.0 * cost.entries)}, about "
