@@ -160,7 +160,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The sentence " Did you mean 'x'?" for the known name nearest to `name`, or nothing."""
     import difflib  # seldom needed
 
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    every = list(known)
+    same = [each for each in every if each.lower() == name.lower()]
+    near = same or difflib.get_close_matches(name, every, n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

@@ -33,7 +33,7 @@ NOTHING = "none"  # of `grad` without a name: no gradients of others are looked 
 Kind: TypeAlias = Literal[
     "flag", "count", "word", "whole", "real", "seconds", "bytes", "text", "path", "data",  # one value
     "tensors", "globs", "names", "sizes", "shapes", "ranges", "tolerances", "values", "feeds", "claims",  # several
-    "gates", "formats", "reports", "plot", "scheduler", "pictures",  # with words that other rooms know
+    "gates", "codes", "formats", "reports", "plot", "scheduler", "pictures",  # with words that other rooms know
 ]  # fmt: skip
 Role: TypeAlias = Literal["setting", "target", "point", "limit", "run"]
 Panel: TypeAlias = Literal["What", "Inputs", "Method", "Gate", "Limits", "Output", ""]
@@ -345,8 +345,9 @@ class Settings:
 
 
 OF_A_RUN = (
-    _of_run("expression", "text", "What", "Run the checks whose name matches, as in pytest: 'conv and not slow'.",
-            "zoo file",
+    _of_run("expression", "text", "What",
+            "Checks whose name matches, as in pytest: 'conv and not slow'; else of a check the x that match: 'fc*.bias'.",
+            "file", zoo="Run the checks whose name matches, as in pytest: 'conv and not slow'.",
             spelt=("-k",), form="EXPR"),
     _of_run("check", "names", "What", "Run the check of a spec that has exactly this name.", "zoo file", form="NAME"),
     _of_run("fail_on", "gates", "Gate",
@@ -354,6 +355,12 @@ OF_A_RUN = (
             "A list with one of these replaces the default; nonfinite, dead, vanishing, exploding and precision (the "
             "gradient's health) are added to it; +word and -word change it.",
             "zoo reproduce report resume file", form="LIST"),
+    _of_run("select", "codes", "Gate",
+            "Of these outcomes, only those with one of these codes fail the run: GC101, or GC1 for all that begin so. "
+            "[default: all codes]", "zoo reproduce report resume file", form="CODES"),
+    _of_run("ignore", "codes", "Gate",
+            "Outcomes with one of these codes do not fail the run; of both options the longest prefix decides.",
+            "zoo reproduce report resume file", form="CODES"),
     _of_run("health", "flag", "Gate", "Show for each layer how large the gradient is, and dead and saturated units.",
             "reproduce report file",
             idle=Idle("output_format", "only the full output has its tables", ("full",))),

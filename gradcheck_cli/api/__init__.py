@@ -20,6 +20,7 @@ from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.model import Model, Tensor, arguments, call_options
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
+from gradcheck_cli.results.codes import CodeChoice
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Settings
 
@@ -100,7 +101,8 @@ def run(tensors: Names, feeds: Mapping[Any, Any] | None = None, *, dtype: str = 
 def check(
     model: Model, x: Names | None = None, y: Names | None = None, *, x_init_value: Mapping[Any, Any] | None = None,
     extra_feed_dict: Mapping[Any, Any] | None = None, ops: Ops = OPS, rtol: float | Mapping[str, float] | None = None,
-    atol: float | Mapping[str, float] | None = None, fail_on: str | Sequence[str] | None = None, isolate: bool = False,
+    atol: float | Mapping[str, float] | None = None, fail_on: str | Sequence[str] | None = None,
+    select: str | Sequence[str] | None = None, ignore: str | Sequence[str] | None = None, isolate: bool = False,
     **settings: Any,
 ) -> Report:  # fmt: skip
     """Checks gradients as the command `gradcheck check` does, and returns a `Report`.
@@ -110,14 +112,17 @@ def check(
 
     Args:
         model: a model from `load`.
-        x: tensors or names to differentiate by; None: all float inputs, or the parameters if there are none.
-        y: tensors or names to differentiate; None: all float outputs.
+        x: tensors, names or globs of * and ? to differentiate by; None: all float inputs, or the parameters if there are
+            none.
+        y: tensors, names or globs to differentiate; None: all float outputs.
         x_init_value: values of x, by tensor or name, each of the tensor's shape.
         extra_feed_dict: values of any tensors, by tensor or name, that stay fixed for both Jacobians.
         ops: the operator table, by (domain, name): a rule under test goes in here.
         rtol: the relative error that matters, for all tensors or by name; a number without unit.
         atol: the absolute error that matters, likewise, in units of y per unit of x.
         fail_on: findings for which the report's exit code is not 0, in the words of `--fail-on`; None: its default.
+        select: codes that fail it, of the findings in `fail_on`: "GC101", or "GC1" for all that begin so; None: all.
+        ignore: codes that do not fail it; of `select` and `ignore` the longest prefix decides.
         isolate: True runs the check in a forked process, where `timeout` and `memory_limit` hold at any time; else
             they hold between chunks of probes.  Needs a system that forks.
         settings: mode, method, dtype, seed, points, delta, dims, params and the other fields of `Settings`;
@@ -133,19 +138,20 @@ def check(
     if not isinstance(model, Model):
         raise UsageError(f"model is {call_options.described(model)}, not what load() gives.")
     given = Settings(
-        x=arguments.names(model, x, "x"),
-        y=arguments.names(model, y, "y"),
+        x=arguments.names(model, x, "x", globs=True),
+        y=arguments.names(model, y, "y", globs=True),
         x_init_value=arguments.feeds(model, x_init_value, "x_init_value"),
         extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
         **{"dims": model.dims, **call_options.settings({"rtol": rtol, "atol": atol, **settings})},
     )
     gates = gates_given(fail_on, given.dtype)
+    codes = CodeChoice(call_options.codes(select, "select"), call_options.codes(ignore, "ignore"))
 
     def call() -> tuple[Check, ...]:
         return Procedure(model.source, given, ops).run(Path(model.source.uri).name)
 
     checks = _isolated(given, call) if call_options.flag(isolate, "isolate") else call()
-    return Report(tuple(with_gates(each, gates) for each in checks), fail_on=gates)
+    return Report(tuple(with_gates(codes.judged(each), gates) for each in checks), fail_on=gates)
 
 
 def _isolated(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tuple[Check, ...]:

@@ -19,10 +19,11 @@ import numpy as np
 
 from gradcheck_cli.checks.diagnose.laws import NONDETERMINISTIC, Broken
 from gradcheck_cli.compare.counts import Counts, PairResult, gradient_figures
-from gradcheck_cli.errors import VERSION, GradcheckError, PointError, UnsupportedError
+from gradcheck_cli.errors import VERSION, GradcheckError, PointError, SpecError, UnsupportedError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Node, is_inexact
-from gradcheck_cli.results.record import Check, ClaimFacts, ModelInfo, Power, derivative
+from gradcheck_cli.native.selection import info
+from gradcheck_cli.results.record import Check, ClaimFacts, ModelInfo, Power, SpecPlace, derivative
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.rule import ATOL, NEGLIGIBLE, REASONS, RTOL, Status
 
@@ -256,9 +257,13 @@ def failed_record(record: Check, error: GradcheckError, notes: tuple[str, ...] =
     """A record for a pair that could not be compared: the kind of error gives status and code."""
     status = {3: "inconclusive", 5: "unsupported", 6: "limit"}.get(error.exit_code, "error")
     blocked_by = error.operators if isinstance(error, UnsupportedError) else ()
+    place = record.place
+    if isinstance(error, SpecError) and error.line:
+        place = SpecPlace(file=error.path, line=error.line)
     return replace(
-        record, status=status, code=error.code, message=str(error), notes=notes, entries={}, blocked_by=blocked_by
-    )
+        record, status=status, code=error.code, message=str(error), notes=notes, entries={}, blocked_by=blocked_by,
+        place=place,
+    )  # fmt: skip
 
 
 def power(mode: str, rtol: float, found: Sequence[PairResult]) -> Power:
@@ -353,9 +358,10 @@ def _dtypes(source: Source) -> tuple[str, ...]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of gradcheck, NumPy and, if it was imported, ONNX."""
-    onnx = sys.modules.get("onnx")
-    return {"gradcheck": VERSION, "numpy": np.__version__, **({"onnx": onnx.__version__} if onnx else {})}
+    """Versions of gradcheck, NumPy, Python, kernels and, if it was imported, ONNX."""
+    onnx, python = sys.modules.get("onnx"), ".".join(map(str, sys.version_info[:3]))
+    found = {"gradcheck": VERSION, "numpy": np.__version__, **({"onnx": onnx.__version__} if onnx else {})}
+    return {**found, "python": python, "kernels": str(info()["isa"])}
 
 
 def peak_rss_mb() -> float:

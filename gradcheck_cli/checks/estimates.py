@@ -19,10 +19,10 @@ from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.problem import Problem
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.complex_step import linear_groups
-from gradcheck_cli.errors import LimitError
+from gradcheck_cli.errors import LimitError, UsageError
 from gradcheck_cli.graph import is_inexact
-from gradcheck_cli.graph.memory import generous, owned, spell
-from gradcheck_cli.jacobian.cost import HELD, OPERATIONS, duration, partial_work
+from gradcheck_cli.graph.memory import generous, most, owned, spell
+from gradcheck_cli.jacobian.cost import HELD, OPERATIONS, Cost, duration, partial_work
 from gradcheck_cli.jacobian.directions import DOT_TESTS, PROJECTIONS, directions_within, reals
 from gradcheck_cli.points.point import Point
 
@@ -71,19 +71,34 @@ def said(pair: Pair, problem: Problem) -> str:
 
 def threads(problem: Problem, x: str, mode: str) -> int:
     """Number of threads on which a pair fits the memory limit in a mode: all, one, or none."""
-    most = max(problem.budget.memory, FREE)
+    limit = max(problem.budget.memory, FREE)
     each = dict.fromkeys((problem.settings.jobs, 1))
-    return next((jobs for jobs in each if needed(problem, x, mode, jobs) <= most), 0)
+    return next((jobs for jobs in each if needed(problem, x, mode, jobs) <= limit), 0)
+
+
+def too_large(cost: Cost, problem: Problem, x: str) -> UsageError:
+    """The error for a full check whose Jacobians do not fit the memory limit: the limit that would do, and other modes."""
+    number = f"{cost.entries:.1e}".replace("e+0", "e").replace("e+", "e") if cost.entries >= 1e6 else str(cost.entries)
+    of, by = (f"{name!r} [{','.join(map(str, problem.value(name).shape))}]" for name in (problem.y, x))
+    whole = problem.cost(x, compressed=False).memory  # that entries are zero is found only where there is memory for it
+    size, here = problem.weights + working(problem, x, "full", 1) + whole, most()
+    much = f", where this machine has {spell(here)}" if size > here else ""
+    return UsageError(
+        f"the full Jacobian of {of} by {by} has {number} entries ({spell(8.0 * cost.entries)}, about "
+        f"{duration(cost.seconds)} here) and takes about {spell(size)}; --memory-limit is {spell(problem.budget.memory)}. "
+        f"--memory-limit {generous(size)} allows it{much}. Less is taken by --mode nodes, which checks node by node, and "
+        "by --mode directional, by random projections."
+    )
 
 
 def beyond(problem: Problem, x: str, mode: str) -> LimitError:
     """The error for a pair that does not fit the memory limit in any mode; it names the limit that is needed."""
     weights, size = problem.weights, needed(problem, x, mode, 1)
-    limit = problem.budget.memory
+    limit, others = problem.budget.memory, " and so do --mode nodes and --mode directional" if mode == "full" else ""
     of = f", {spell(weights)} of it for the model's weights" if weights > FREE else ""
     return LimitError(
         f"d {problem.y}/d {x} takes about {spell(size)}{of}; --memory-limit is {spell(limit)}.  "
-        f"--memory-limit {generous(size)} allows it; smaller sizes (--x-shape, --dim) need less",
+        f"--memory-limit {generous(size)} allows it; smaller sizes (--x-shape, --dim) need less{others}",
         code="GC602",
     )
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from gradcheck_cli.checks.assemble import Pair
-from gradcheck_cli.checks.estimates import beyond, threads
-from gradcheck_cli.checks.problem import Problem, is_floating, too_large
+from gradcheck_cli.checks.estimates import beyond, threads, too_large
+from gradcheck_cli.checks.problem import Problem, is_floating
 from gradcheck_cli.compare.pair import PairJob, PairResult
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError

@@ -22,7 +22,7 @@ from gradcheck_cli.errors import GradcheckError, NoGradientError, PointError, Un
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.graph.containers import described
-from gradcheck_cli.graph.memory import owned, spell
+from gradcheck_cli.graph.memory import owned
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.cost import (
     COLORED_STEP,
@@ -30,7 +30,6 @@ from gradcheck_cli.jacobian.cost import (
     FULL_WORK,
     SOON,
     Cost,
-    duration,
     forward_work,
     full_cost,
     pattern_work,
@@ -288,16 +287,6 @@ def _of_ones_own(full: str) -> bool:
     from gradcheck_cli.formats.yaml.custom_ops import DOMAINS  # brings pydantic
 
     return full.rpartition(".")[0] not in DOMAINS
-
-
-def too_large(cost: Cost, problem: Problem, x: str) -> UsageError:
-    """The error for a full check whose Jacobians do not fit the memory limit."""
-    number = f"{cost.entries:.1e}".replace("e+0", "e").replace("e+", "e") if cost.entries >= 1e6 else str(cost.entries)
-    of, by = (f"{name!r} {_spelled(problem.value(name).shape)}" for name in (problem.y, x))
-    return UsageError(
-        f"the full Jacobian of {of} by {by} has {number} entries ({spell(8.0 * cost.entries)}, about "
-        f"{duration(cost.seconds)} here). --mode directional checks it by random projections."
-    )
 
 
 def _place(tape: Tape, origin: int, op: str, label: str) -> str:

@@ -64,7 +64,7 @@ from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
 from gradcheck_cli.points.elements import opened
 from gradcheck_cli.points.more import MorePoints, finite_point
 from gradcheck_cli.points.point import Point
-from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reaching, require
+from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reaching, refuse_constants, require
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.rule import ATOL, RTOL, Status, Tolerance
@@ -253,6 +253,7 @@ class Procedure:
         require(graph, [*(settings.x or ()), *(settings.y or ()), *tolerances, *given], self.source.uri)
         xs = dict.fromkeys([*self.xs, *(pair.x for pair in self.claims)])
         if not self.ys or not xs:
+            refuse_constants(graph, settings.y or ())
             raise self._without("float output" if not self.ys else "float tensor that its outputs depend on")
         fed = settings.extra_feed_dict
         behind = reaching(graph, [*xs], fed)

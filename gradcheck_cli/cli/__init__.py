@@ -121,7 +121,9 @@ def _explain(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         help_at = f"\nTry '{context.command_path} --help'." if context is not None else ""
-        return _end(_titled("GC201", error.format_message()) + help_at, 2)
+        from gradcheck_cli.cli.options import said_better
+
+        return _end(_titled("GC201", said_better(error)) + help_at, 2)
     if isinstance(error, MemoryError):
         from gradcheck_cli.graph.memory import exhausted
 

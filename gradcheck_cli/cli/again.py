@@ -35,7 +35,7 @@ def run_again(path: str, given: Mapping[str, Any], ctx: click.Context) -> int:
         note(change)
     task = Task(bundle.check, bundle.subject.path, lambda: _source(bundle, given))
     options = {**given, "save_failures": "none"}
-    again = Run([task], given, options, ctx, Baseline(), partial(Repeater, bundle=bundle, path=path))
+    again = Run([task], given, options, ctx, Baseline.of(given), partial(Repeater, bundle=bundle, path=path))
     code = again.run()
     if not _settings_typed(given) and again.records and bundle.records:
         note(_compared(bundle.records, [c.as_json() for c in again.records]))

@@ -1,4 +1,4 @@
-"""Known failures: those of an earlier run (`--baseline`), and those that a spec declares (`expect:`).
+"""Known failures: those of an earlier run (`--baseline`), those that a spec declares (`expect:`), codes left out.
 
 A known failure is waived as long as the check fails in the same way.  Once it no longer does, one of a spec is a failure,
 so that the entry is removed.  A waiver is for the status of the gradient, for a forward run that differs, or for both.
@@ -10,11 +10,14 @@ import datetime
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report.text import count
 from gradcheck_cli.results.record import OUTCOMES, Check, Waiver
+
+if TYPE_CHECKING:
+    from gradcheck_cli.results.codes import CodeChoice
 
 _FINE = ("pass", "waived")
 _Outcome: TypeAlias = tuple[str, str, tuple[tuple[str, str, str], ...]]
@@ -40,17 +43,23 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class Baseline:
-    """The outcomes of an earlier run."""
+    """The outcomes of an earlier run, and the codes that count."""
 
     path: str = ""
     known: Mapping[_Key, Known] = field(default_factory=dict)
     repaired: list[str] = field(default_factory=list)  # ids of those that pass now
     met: bool = False  # some check of this run is one of that run
+    codes: CodeChoice | None = None  # None: all count
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Baseline:
-        """The baseline of `--baseline`, or an empty one."""
-        return cls.read(options["baseline"]) if options.get("baseline") else cls()
+        """The baseline of `--baseline`, or an empty one, with the codes of `--select` and `--ignore`."""
+        found = cls.read(options["baseline"]) if options.get("baseline") else cls()
+        if options.get("select") or options.get("ignore"):
+            from gradcheck_cli.results.codes import CodeChoice  # where somebody chooses
+
+            found.codes = CodeChoice(options.get("select") or (), options.get("ignore") or ())
+        return found
 
     @classmethod
     def read(cls, path: str) -> Baseline:
@@ -69,16 +78,21 @@ class Baseline:
         return tuple(map(self.judged, checks))
 
     def covers(self, check: Check) -> bool:
-        """True if a check came out as it did in the baseline."""
+        """True if a check came out as it did in the baseline, or its code does not count."""
+        return self._is_known(check) or bool(self.codes and self.codes.against(check.code))
+
+    def _is_known(self, check: Check) -> bool:
         return self._of(check).outcome == (check.status, check.code, _cut(check))
 
     def judged(self, check: Check) -> Check:
-        """A record, waived as far as it came out as it did in the baseline."""
+        """A record, waived as far as it came out as it did in the baseline, or as its code does not count."""
         waiver: Waiver = {"reason": self.path, "until": None, "baseline": True}
         if check.forward_differs and self._of(check).forward:
             waiver["forward"] = "differs"
             check = check.forward_waived(waiver)
-        return check.waived({"status": check.status, **waiver}) if self.covers(check) else check
+        if self._is_known(check):
+            check = check.waived({"status": check.status, **waiver})
+        return check if self.codes is None else self.codes.judged(check)
 
     def _of(self, check: Check) -> Known:
         return self.known.get(_key(check), Known())

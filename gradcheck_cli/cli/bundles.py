@@ -19,7 +19,7 @@ from gradcheck_cli.checks.assemble import versions
 from gradcheck_cli.cli import note
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import Task
-from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.errors import GradcheckError, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.points.test_data import BESIDE
 from gradcheck_cli.results.record import Check
@@ -178,4 +178,6 @@ def hide_from_git(folder: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{shown(str(error.filename))}: {error.strerror}"
     return str(error) or type(error).__name__

@@ -20,7 +20,7 @@ from gradcheck_cli.checks.procedure import Listener, Procedure
 from gradcheck_cli.cli import described, note
 from gradcheck_cli.cli.baseline import Baseline, with_waiver
 from gradcheck_cli.cli.bundles import Bundles, Keeper
-from gradcheck_cli.cli.config import settings_above
+from gradcheck_cli.cli.config import blamed, settings_above
 from gradcheck_cli.cli.limits import bounds_of, limits, time_limit
 from gradcheck_cli.cli.limits import run as run_apart
 from gradcheck_cli.cli.reproduce import command_for
@@ -72,15 +72,15 @@ class Checker:
         bounds = self._bounds(task) if self.apart else None
         if bounds is not None:
             return self._apart(task, bounds)
-        task, start = task if task.whole is None else task.whole(), time.perf_counter()
+        task, start = task if task.whole is None else replace(task.whole(), only=task.only), time.perf_counter()
         with self.bundles.watching(task) as keeper:
             self.progress.begin(task.name)
             try:
                 with self._prepared(task, keeper) as (request, known):
                     checks = Procedure(**request).run(task.name)
-                checks = tuple(replace(c, reproduce=self._command(c, task, known)) for c in checks)
+                checks = tuple(replace(c, reproduce=self._command(c, task, known), place=task.place) for c in checks)
             except Exception as error:
-                checks = self._failed(task, _as_ours(error), error)
+                checks = self._failed(task, self._placed(task, _as_ours(error)), error)
             finally:
                 self.progress.done()
             share = (time.perf_counter() - start) / max(len(checks), 1)  # of what pairs did not take themselves
@@ -89,7 +89,8 @@ class Checker:
 
     def _judged(self, checks: Sequence[Check], task: Task) -> tuple[Check, ...]:
         """The records with waivers of the spec and of the baseline, and with the gates of the run."""
-        waived = self.baseline.waived(with_waiver(tuple(checks), task.expect, datetime.date.today()))
+        expect = {**task.expect, "usual": True} if task.expect and task.only else task.expect  # the others may fail
+        waived = self.baseline.waived(with_waiver(tuple(checks), expect, datetime.date.today()))
         return tuple(with_gates(check, self.gates) for check in waived)
 
     def _bounds(self, task: Task) -> Bounds | None:
@@ -130,9 +131,11 @@ class Checker:
         with held(allowed(memory)), time_limit(timeout):
             source = task.load()
             settings = self._settings(source, layers)
+            if task.only:
+                settings = replace(settings, x=task.only, params=False, param=())
             if self.alone:
                 refuse_idle_rounding(self.ctx, settings, source)
-            self._tell(source, settings)
+            self._tell(source, settings, task.only)
             keeper.begin(source, settings)
             settings = replace(settings, pictures=self.pictures)
             settings, others = _others(source, settings, self.given, limited=memory is not None)
@@ -158,8 +161,10 @@ class Checker:
             raise UsageError("--fail-on precision asks for the gradient in the model's own dtype: --dtype model.")
         return settings
 
-    def _tell(self, source: Source, settings: Settings) -> None:
-        """Prints the tensors that typed globs stand for to stderr."""
+    def _tell(self, source: Source, settings: Settings, only: Sequence[str]) -> None:
+        """Prints the tensors that typed globs stand for, and those that -k chose, to stderr."""
+        if only and not self.given.get("quiet"):
+            note(shown(f"-k chooses {', '.join(only)} of {source.uri}"))
         typed = {name: self.given[name] for name in ("x", "y", "param") if self.given.get(name)}
         if typed and not self.given.get("quiet"):
             for text in globs_said(source.graph, settings.y or choose_y(source.graph), typed):
@@ -171,9 +176,16 @@ class Checker:
     def _seeded(self, layer: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**layer, "seed": self.seed} if layer.get("seed") == "random" else layer
 
+    def _placed(self, task: Task, error: GradcheckError) -> GradcheckError:
+        """An error, at its line where a configuration file has what is wrong."""
+        if not isinstance(error, UsageError):
+            return error
+        return blamed(error, os.path.dirname(task.path) or ".", self.ctx, {**task.said, **self.given})
+
     def _failed(self, task: Task, error: GradcheckError, cause: BaseException) -> tuple[Check, ...]:
         """The record of a task that ended with an error."""
-        record = Check(id=task.name, check=task.name, status="error", code="", model=ModelInfo(task.path), x="", y="")
+        model = ModelInfo(task.path)
+        record = Check(task.name, task.name, status="error", code="", model=model, x="", y="", place=task.place)
         failed = failed_record(record, error)
         expected = (task.expect or {}).get("status") == failed.status or self.baseline.covers(failed)
         if not expected:

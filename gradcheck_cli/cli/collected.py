@@ -37,7 +37,7 @@ class Collected:
         given = given_in(ctx, {name: value for name, value in ctx.params.items() if name != "models"})
         options: Mapping[str, Any] = {**settings_above(common_folder([path]), ctx), **given}
         self.style = Style(show=options.get("show", 3), health=bool(options.get("health")))
-        self.tasks: Sequence[Task] = planned(Found([path], []), options)
+        self.tasks: Sequence[Task] = planned(Found([path], []), options, given)
         self.checker = Checker(
             given=given,
             ctx=ctx,

@@ -12,14 +12,18 @@ from typing import Any, TypeAlias
 import rich_click as click
 
 from gradcheck_cli.cli.options import options_of
-from gradcheck_cli.errors import Diagnostic, SpecError, did_you_mean
+from gradcheck_cli.errors import Diagnostic, SpecError, UsageError, did_you_mean
 from gradcheck_cli.formats.untrusted import content, inside
 from gradcheck_cli.settings import OPTIONS
 
 _LARGEST, _MOST = 4 << 20, 100  # bytes of a configuration file, and problems that are looked for in it
 _BY_HAND = "code is run when --allow-python is typed: a file that comes with a model cannot allow it"
 _BY_EQUALS = ("values", "feeds", "sizes", "claims")  # kinds of options that are typed NAME=VALUE
+_BY_NAME = (*_BY_EQUALS, "shapes", "ranges", "tolerances")  # kinds that may be tables
 _PATHS = ("path", "plot", "data")
+_KEY = re.compile(r"\"[^\"]*\"|'[^']*'|[\w-]+")
+_HEADER = re.compile(r"\s*\[\[?([^\]\n]*)\]")
+_ASSIGNED = re.compile(rf"\s*((?:{_KEY.pattern})(?:\s*\.\s*(?:{_KEY.pattern}))*)\s*=")
 _Found: TypeAlias = tuple[Path, Mapping[str, Any], str]
 _KNOWN: dict[str, click.Parameter] = {param.name: param for param in options_of("file") if param.name}
 _KEYS = {key: name for name in _KNOWN for key in OPTIONS[name].keys}
@@ -57,28 +61,41 @@ def _search(folder: Path) -> _Found | None:
 def _table(file: Path, keys: tuple[str, ...]) -> tuple[Mapping[str, Any], str] | None:
     import tomllib
 
-    try:
-        text = content(file, _LARGEST).decode("utf-8").replace("\r\n", "\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SpecError(problems=[Diagnostic(f"cannot be read: {reason}", str(file))]) from None
+    text = _text_in(file)
     try:
         table: Any = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers too may have too many digits
-        if keys:  # somebody else's file: only its own tools need to read it
+        if keys and f"[{'.'.join(keys)}" not in text:  # somebody else's file: only its own tools need to read it
             return None
         raise _not_toml(file, text, "nested too deeply" if isinstance(error, RecursionError) else str(error)) from None
     for key in keys:
         table = table.get(key) if isinstance(table, dict) else None
+    if keys and table is not None and not isinstance(table, dict):
+        raise _wrong(file, text, keys, f"{'.'.join(keys)} is {_shown(table)}; it must be a table, [{'.'.join(keys)}]")
     return (table, text) if isinstance(table, dict) else None
+
+
+def _text_in(file: Path) -> str:
+    """The text of a file in UTF-8."""
+    try:
+        data = content(file, _LARGEST)
+    except OSError as error:
+        raise SpecError(problems=[Diagnostic(f"cannot be read: {error.strerror or error}", str(file))]) from None
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8", "replace").split("\n")
+        message = f"byte 0x{data[error.start]:02x} is not UTF-8; TOML is UTF-8 text"
+        raise SpecError(problems=[Diagnostic(message, str(file), len(before), len(before[-1]) + 1)]) from None
 
 
 def _not_toml(file: Path, text: str, reason: str) -> SpecError:
     place = re.search(r"\(at line (\d+), column (\d+)\)", reason)
     line, column = (int(place[1]), int(place[2])) if place else (0, 0)
     shown = (text.splitlines() + [""])[line - 1] if line else ""
-    message = f"not TOML: {reason.split(' (at ')[0]}"
-    return SpecError(problems=[Diagnostic(message, str(file), line, column, shown)])
+    said = reason.split(" (at ")[0]
+    twice = "a key or a table stands here a second time" if "Cannot overwrite" in said or "twice" in said else ""
+    return SpecError(problems=[Diagnostic(twice or f"not TOML: {said}", str(file), line, column, shown)])
 
 
 def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Context) -> dict[str, Any]:
@@ -86,32 +103,92 @@ def _converted(file: Path, table: Mapping[str, Any], text: str, ctx: click.Conte
     for key, value in table.items():
         if len(problems) == _MOST:
             break
-        name = key.replace("-", "_")
-        name = _KEYS.get(name, name)
-        if name not in _KNOWN:
-            near = did_you_mean(name, _KNOWN) or f" Known are {', '.join(_KNOWN)}."
-            problems.append(_problem(file, text, key, f"unknown key {key!r}.{near}"))
-            continue
-        if name == "allow_python":
-            problems.append(_problem(file, text, key, _BY_HAND))
-            continue
         try:
+            name = _name_of(key, value, file)
             found[name] = _KNOWN[name].type_cast_value(ctx, _typed(name, value, file.parent))
         except (click.BadParameter, ValueError, OSError, RuntimeError) as error:  # links may lead in circles
             reason = error.message if isinstance(error, click.BadParameter) else str(error)
-            problems.append(_problem(file, text, key, f"{key}: {reason}"))
+            if not reason.startswith(("unknown", "code is run")):
+                reason = f"{key} {reason}" if reason.startswith("is ") else f"{key}: {reason}"
+            problems.append(_problem(file, text, (*_above(file), key), reason))
     if problems:
         raise SpecError(problems=problems)
     return found
 
 
+def _name_of(key: str, value: Any, file: Path) -> str:
+    """The option that a key stands for; ValueError for none, and for a section around options."""
+    name = _KEYS.get(key.replace("-", "_"), key.replace("-", "_"))
+    inside = value.get("gradcheck", value) if isinstance(value, dict) else {}
+    options = [k for k in inside if _KEYS.get(k.replace("-", "_"))] if isinstance(inside, dict) else []
+    if name not in _KNOWN or OPTIONS[name].kind not in _BY_NAME:
+        if options:
+            place = "under [tool.gradcheck]" if _above(file) else "at the top of the file"
+            said = f"{options[0]} = {_shown(inside[options[0]])}"
+            raise ValueError(f"unknown section {key!r}. Options stand {place} without a section: {said}")
+        if name in _KNOWN and isinstance(value, dict):
+            raise ValueError("is a table; it must be a value")
+    if name not in _KNOWN:
+        near = did_you_mean(name, _KNOWN) or f" Known are {', '.join(_KNOWN)}."
+        raise ValueError(f"unknown key {key!r}.{near}")
+    if name == "allow_python":
+        raise ValueError(_BY_HAND)
+    return name
+
+
+def blamed(error: UsageError, folder: str, ctx: click.Context, given: Mapping[str, Any]) -> UsageError:
+    """An error of a value or name that nobody typed, at its line of the nearest configuration file, if that has it."""
+    found = None if isinstance(error, SpecError) else _nearest(folder, ctx)
+    if found is None:
+        return error
+    file, table, text = found
+    for key, value in table.items():
+        name = _KEYS.get(key.replace("-", "_"), "")
+        if name and name not in given and (inner := _blamed_for(str(error), name, value)) is not None:
+            return _wrong(file, text, (*_above(file), key, *inner), str(error))
+    return error
+
+
+def _blamed_for(message: str, name: str, value: Any) -> tuple[str, ...] | None:
+    """The keys inside of an option's value that an error is about, none for the value itself; None for another option."""
+    names = [str(each) for each in (value if isinstance(value, (dict, list)) else [value])]
+    if tensor := re.search(r"has no tensor '(.*?)'", message):
+        wrong = tensor[1] if tensor[1] in names else None
+    else:
+        found = re.match(r"--([\w-]+) ?(.*)", message)
+        option, rest = found.groups() if found else ("", "")
+        its = _KEYS.get(option.replace("-", "_")) == name
+        wrong = next((n for n in names if rest.startswith((f"{n}:", f"{n}="))), "") if its else None
+    return None if wrong is None else (wrong,) if wrong and isinstance(value, dict) else ()
+
+
+def _above(file: Path) -> tuple[str, ...]:
+    """The tables of a file that hold those of gradcheck."""
+    return ("tool", "gradcheck") if file.name == "pyproject.toml" else ()
+
+
+def _wrong(file: Path, text: str, path: tuple[str, ...], message: str) -> SpecError:
+    return SpecError(problems=[_problem(file, text, path, message)])
+
+
+def _shown(value: Any) -> str:
+    """A value as messages write it."""
+    said = {"True": "true", "False": "false"}.get(str(value), json.dumps(value, default=str))
+    return said if len(said) <= 40 else f"{said[:37]}..."
+
+
 def _typed(name: str, value: Any, folder: Path) -> Any:
     """A value as it would be typed on the command line; paths are seen from the folder of the file, and stay there."""
     param, kind = _KNOWN[name], OPTIONS[name].kind
-    if isinstance(value, bool):
-        if not (isinstance(param, click.Option) and param.is_flag):
-            raise ValueError(f"{str(value).lower()} is not expected here.")
+    if (kind == "flag") is not isinstance(value, bool):
+        raise ValueError(
+            f"is {_shown(value)}; it must be {'true or false' if kind == 'flag' else 'a number or a text'}"
+        )
+    if kind == "flag":
         return value
+    names = value if isinstance(value, list) else [value]
+    if kind in ("tensors", "globs", "names") and not (names and all(isinstance(each, str) and each for each in names)):
+        raise ValueError(f"is {_shown(value)}; it must be a name or a list of names")
     if not getattr(param, "multiple", False):
         text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         return _in(folder, text) if kind in _PATHS and text not in ("auto", "none") else text
@@ -146,12 +223,33 @@ def _text(mark: str, value: Any) -> str:
     return str(value)
 
 
-def _problem(file: Path, text: str, key: str, message: str) -> Diagnostic:
-    """The problem at the line where a key stands."""
-    name = re.escape(key)
-    match = re.search(rf"^([ \t]*){name}[ \t]*=|^([ \t]*\[[^\n\]]*\b){name}[ \t]*\]", text, re.MULTILINE)
-    if match is None:
-        return Diagnostic(message, str(file))
-    line = text.count("\n", 0, match.start()) + 1
-    column = len(match[1] if match[1] is not None else match[2]) + 1
-    return Diagnostic(message, str(file), line, column, text.splitlines()[line - 1])
+def _problem(file: Path, text: str, path: tuple[str, ...], message: str) -> Diagnostic:
+    """The problem at the line where a key stands, given with the tables around it."""
+    line, column = _place_of(path, text)
+    return Diagnostic(message, str(file), line, column, (text.splitlines() + [""])[line - 1] if line else "")
+
+
+def _place_of(path: tuple[str, ...], text: str) -> tuple[int, int]:
+    """Line and column of a key, or of the innermost table around it that stands in a line of its own; zeros for none."""
+    table, quotes, best, depth = tuple[str, ...](), "", (0, 0), 0
+    for number, line in enumerate(text.split("\n"), 1):
+        if quotes:
+            quotes = "" if quotes in line else quotes
+            continue
+        header = _HEADER.match(line)
+        if (found := header or _ASSIGNED.match(line)) is None:
+            continue
+        own = _parts_of(found[1])
+        table, keys = (own, own) if header else (table, (*table, *own))
+        least = min(len(keys), len(path))
+        shared = next((n for n in range(least) if keys[n] != path[n]), least)
+        if shared == least > depth:
+            last = [*_KEY.finditer(line)][shared - 1 - (len(keys) - len(own))]
+            best, depth = (number, last.start() + 1), shared
+        quotes = next((mark for mark in ('"""', "'''") if line.count(mark) % 2), "")
+    return best
+
+
+def _parts_of(keys: str) -> tuple[str, ...]:
+    """The parts of a dotted key."""
+    return tuple(key.strip("\"'") for key in _KEY.findall(keys))

@@ -199,7 +199,7 @@ def _targets(model: Model, options: Mapping[str, Any], weights: tuple[str, ...])
     """The xs and ys of the derivatives: as given, else chosen as for a check."""
     from gradcheck_cli.errors import UsageError
     from gradcheck_cli.model import arguments
-    from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, expanded
+    from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, expanded, refuse_constants
 
     ys = _known(model, options["y"]) or choose_y(model.graph)
     if not ys:
@@ -212,6 +212,7 @@ def _targets(model: Model, options: Mapping[str, Any], weights: tuple[str, ...])
         else choose_x(model.graph, ys, x=(*asked, *weights), params=options["params"], param=param, ops=model.ops)
     )
     if not xs:
+        refuse_constants(model.graph, ys)
         raise UsageError(f"{model.source.uri} has no float input or parameter that {', '.join(ys)} depends on.")
     if options["unconnected"] == "none":
         check_paths(model.graph, asked, ys)

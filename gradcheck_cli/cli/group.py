@@ -54,8 +54,12 @@ class Commands(click.RichGroup):
     def _refuse_mistyped(self, word: str, ctx: click.Context) -> None:
         if word.startswith("-") or any(mark in word for mark in _PATH_MARKS) or os.path.exists(word):
             return
-        if not ctx.resilient_parsing:
-            raise click.UsageError(f"{word!r} is neither a command nor a file.{did_you_mean(word, self.homes)}", ctx)
+        if ctx.resilient_parsing:
+            return
+        meant = " Write gradcheck --help, or --help behind a command." if word == "help" else ""
+        meant = meant or (" Write gradcheck --version." if word == "version" else did_you_mean(word, self.homes))
+        known = "" if meant else f" Commands are {', '.join(self.homes)}."
+        raise click.UsageError(f"{word!r} is neither a command nor a file.{meant or known}", ctx)
 
 
 @click.group(

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from gradcheck_cli.cli.options import TEXT_OR_JSON, OneOf
+
+if TYPE_CHECKING:
+    from gradcheck_cli.report.explanations import Page
 
 _WIDTH = 78
 _SHELLS = {  # with the line that turns completion on
@@ -81,7 +87,7 @@ def _explained(code: str) -> str:
     if (family := wanted.removesuffix("XX")) in FAMILIES:
         return _listing(family)
     if wanted not in PAGES:
-        near = did_you_mean(wanted, PAGES)
+        near = did_you_mean(wanted, PAGES) or _speaking_of(code.lower(), PAGES)
         raise UsageError(f"there is no code {code!r}.{near} `gradcheck explain` lists all of them.")
     page = PAGES[wanted]
     parts = [("What it means", page.meaning), ("Why it happens", page.causes), ("What to do", page.remedy)]
@@ -89,6 +95,17 @@ def _explained(code: str) -> str:
     head = wrapped(f"{wanted}  {page.title}", width, "", " " * 7)
     head += wrapped(f"{FAMILIES[wanted[:3]][0]} (exit code {exit_code(wanted)})", width, "", "  ")
     return "\n".join([*head, ""]) + "".join("\n".join(["", title, *wrapped(text, width), ""]) for title, text in parts)
+
+
+def _speaking_of(word: str, pages: Mapping[str, Page]) -> str:
+    """The sentence that names the pages that speak of a word, those with it in their title first."""
+    found = [
+        code
+        for code, page in pages.items()
+        if re.search(rf"\b{re.escape(word)}", f"{page.title} {page.meaning}".lower())
+    ]
+    found.sort(key=lambda code: word not in pages[code].title.lower())
+    return f" {word!r} stands in {', '.join(found[:4])}." if found and len(word) > 2 else ""
 
 
 @click.command("schema")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -24,7 +25,7 @@ from click.shell_completion import CompletionItem
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.report import files_said, on_stdout, suffixes
 from gradcheck_cli.results.record import GATES, gates_from, words_for
-from gradcheck_cli.settings import OPTIONS, Idle, Option, options_at
+from gradcheck_cli.settings import OPTIONS, Idle, Option, options_at, parts
 from gradcheck_cli.zoo.job import SCHEDULER, SCHEDULERS
 
 if TYPE_CHECKING:
@@ -36,10 +37,148 @@ else:
 
 PREFIX = "GRADCHECK"
 SETTINGS = {"auto_envvar_prefix": PREFIX}  # of a command that takes its options from the environment too
+TYPED = f"{__name__}.typed"  # in the context of a command: its words
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 _OF_KERNELS = ("GRADCHECK_KERNELS", "GRADCHECK_ISA", "GRADCHECK_NUM_THREADS")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITLESS = 1 << 20  # bytes: a smaller limit without a unit is one whose unit was forgotten
 _BYTES = {"": 1, "b": 1} | {f"{p}{i}b": k**n for n, p in enumerate("kmgt", 1) for i, k in (("", 1000), ("i", 1024))}
+
+
+_INSTEAD = {  # names that options have elsewhere, and what to type here
+    **dict.fromkeys(("input", "inputs", "wrt"), "--x NAME"),
+    **dict.fromkeys(("output", "out", "o"), "--report PATH"),
+    **dict.fromkeys(("outputs", "loss", "target"), "--y NAME"),
+    **dict.fromkeys(("eps", "epsilon", "step", "h"), "--delta FLOAT"),
+    **dict.fromkeys(("tol", "tolerance", "reltol", "rel-tol"), "--rtol FLOAT"),
+    **dict.fromkeys(("abstol", "abs-tol"), "--atol FLOAT"),
+    **dict.fromkeys(("batch", "batch-size", "dims"), "--dim NAME=SIZE"),
+    **dict.fromkeys(("shape", "input-shape", "shapes"), "--x-shape NAME:1,3,32,32"),
+    **dict.fromkeys(("range", "input-range"), "--val-range NAME:LOW,HIGH"),
+    **dict.fromkeys(("weights", "parameters"), "--params"),
+    **dict.fromkeys(("json", "sarif", "junit", "markdown", "html"), "--output-format, or --report FILE"),
+    **dict.fromkeys(("format", "f"), "--output-format FORMAT"),
+    **dict.fromkeys(("threads", "workers", "num-workers", "n"), "--jobs INT"),
+    **dict.fromkeys(("memory", "max-memory"), "--memory-limit SIZE"),
+    **dict.fromkeys(("max-time", "time-limit"), "--timeout TIME"),
+    "version": "gradcheck --version",
+    "dry-run": "gradcheck inspect MODEL",
+}
+_MEANT = {  # values that options have elsewhere, and what they are called here
+    **dict.fromkeys(("float32", "float16", "bfloat16", "half", "native"), "model"),
+    **dict.fromkeys(("double", "fp64"), "float64"),
+    **dict.fromkeys(("ort", "onnx", "onnxrt"), "onnxruntime"),
+    **dict.fromkeys(("tensorflow", "tf2", "keras"), "tf"),
+    **dict.fromkeys(("all", "exact", "complete", "text", "plain"), "full"),
+    **dict.fromkeys(("fast", "random", "projection", "projections"), "directional"),
+    **dict.fromkeys(("finite-difference", "finite-differences", "numeric", "fd"), "central"),
+    **dict.fromkeys(("yes", "true", "1", "on"), "always"),
+    **dict.fromkeys(("no", "false", "0", "off", "none"), "never"),
+}
+
+
+def said_better(error: click.ClickException) -> str:
+    """The message of an error of the command line, with what to type instead."""
+    ctx = getattr(error, "ctx", None)
+    match error:
+        case click.NoSuchOption() if ctx is not None:
+            return f"No such option {error.option_name!r}.{_instead_of(error.option_name, ctx)}"
+        case click.MissingParameter() if isinstance(error.param, click.Option):
+            form = f"{error.param.opts[0]} {error.param.metavar or 'VALUE'}"
+            return f"{error.format_message().rstrip('.')}. Write {form}: {error.param.help}"
+        case click.MissingParameter() if ctx is not None:
+            usage = " ".join(ctx.command.collect_usage_pieces(ctx))
+            return (
+                f"Missing argument {error.param.make_metavar(ctx)!r}. Write {ctx.command_path} {usage}"
+                if error.param
+                else ""
+            )
+        case click.BadOptionUsage() if ctx is not None and "requires an argument" in error.message:
+            return f"{error.message} Write {error.option_name} {_form_of(error.option_name, ctx)}."
+        case click.UsageError() if ctx is not None and error.message.startswith("Got unexpected extra argument"):
+            return f"{error.message}. Write {ctx.command_path} {' '.join(ctx.command.collect_usage_pieces(ctx))}"
+    return error.format_message()
+
+
+_JOINED = {  # by kind of option: what stands between two words that are one value
+    **dict.fromkeys(("ranges", "gates", "codes"), ","), **dict.fromkeys(("shapes", "tolerances"), ":"),
+    **dict.fromkeys(("sizes", "values", "feeds", "claims"), "="), **dict.fromkeys(("seconds", "bytes"), ""),
+}  # fmt: skip
+
+
+def refuse_behind_option(ctx: click.Context, words: Sequence[str]) -> None:
+    """Raises UsageError for a path that does not exist behind the value of an option, as if that took several values."""
+    typed = ctx.meta.get(TYPED, [])
+    for word in words:
+        if word in typed and not os.path.lexists(word) and not word.lower().endswith((".onnx", ".yaml", ".yml")):
+            _refuse_behind(ctx, typed, typed.index(word))
+
+
+def _refuse_behind(ctx: click.Context, typed: Sequence[str], at: int) -> None:
+    start = next((i for i in reversed(range(at)) if typed[i].startswith("-")), at)
+    spelling = typed[start].replace("_", "-")
+    option = next((param for param in ctx.command.params if spelling in param.opts), None)
+    values = [*takewhile(lambda word: not word.startswith("-") and not os.path.lexists(word), typed[start + 1 :])]
+    if not isinstance(option, click.Option) or not 0 < at - start <= len(values):
+        return
+    if option.is_flag or option.count:
+        more = (
+            f" Weights by name: {' '.join(f'--param {value}' for value in values)}." if option.name == "params" else ""
+        )
+        raise UsageError(f"{spelling} takes no value, and {values[0]!r} is no file.{more}")
+    if len(values) > 1 and (meant := _as_meant(spelling, option, values)):
+        behind = f"{values[1]!r} behind {spelling} {values[0]} is taken for a file, which does not exist"
+        raise UsageError(f"{behind}. Write {meant}")
+
+
+def _as_meant(spelling: str, option: click.Option, values: Sequence[str]) -> str:
+    """An option with all the words that may have been meant as its values; "" where they cannot be."""
+    mark = _JOINED.get(OPTIONS[option.name].kind) if option.name in OPTIONS else None
+    if mark is None:
+        return " ".join(f"{spelling} {value}" for value in values) if option.multiple else ""
+    with suppress(click.BadParameter):
+        option.type.convert(mark.join(values), option, None)
+        return f"{spelling} {mark.join(values)}"
+    return ""
+
+
+def _paths(given: Any) -> Sequence[str]:
+    return given if isinstance(given, tuple) else ()
+
+
+def _form_of(name: str, ctx: click.Context) -> str:
+    """The form of an option's value, as the help shows it."""
+    found = next((param for param in ctx.command.params if name in param.opts), None)
+    return "VALUE" if found is None else found.metavar or found.type.get_metavar(found, ctx) or "VALUE"
+
+
+def _instead_of(name: str, ctx: click.Context) -> str:
+    """The sentences that say what to type instead of an option that a command does not have."""
+    bare = name.lstrip("-").replace("_", "-")
+    own = [option for param in ctx.command.params for option in param.opts if option.startswith("-")]
+    if meant := next((option for option in (f"--{bare}", f"-{bare.lower()}") if option in own), ""):
+        return f" Did you mean {meant!r}?"
+    instead = _INSTEAD.get(bare, "")
+    told = f" Here it is {instead}." if instead and instead.split()[0].rstrip(",") in ("gradcheck", *own) else ""
+    there = [f"`gradcheck {each}`" for each in _commands_with(f"--{bare}" if len(bare) > 1 else f"-{bare}", ctx)]
+    if there:
+        told += f" It is an option of {', '.join(there[:3])}, not of `{ctx.command_path}`."
+    near = did_you_mean(bare, ["version", *(option[2:] for option in own if option.startswith("--"))])
+    return told or near.replace("'", "'--", 1)
+
+
+def _commands_with(option: str, ctx: click.Context) -> list[str]:
+    """The other commands that have an option."""
+    from gradcheck_cli.cli.group import gradcheck
+
+    commands = ((name, gradcheck.get_command(ctx, name)) for name in gradcheck.list_commands(ctx))
+    return [name for name, command in commands if command is not None and _has(command, option, ctx)]
+
+
+def _has(command: click.Command, option: str, ctx: click.Context) -> bool:
+    if isinstance(command, click.Group):  # as zoo: the command that its sources go to
+        return any(_has(each, option, ctx) for name in ("run",) if (each := command.get_command(ctx, name)))
+    return any(option in param.opts for param in command.params)
 
 
 class Text(ParamType):
@@ -58,7 +197,14 @@ class OneOf(Choice):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            self.fail(f"{error.message}{did_you_mean(str(value), self.choices)}", param, ctx)
+            meant = _MEANT.get(str(value).lower(), "")
+            near = f" Did you mean {meant!r}?" if meant in self.choices else did_you_mean(str(value), self.choices)
+            written = [s for s, form in suffixes().items() if form.name == value and "full" in self.choices]
+            self.fail(
+                f"{error.message}{f' It is written to a file: --report out{written[0]}' if written else near}",
+                param,
+                ctx,
+            )
 
 
 class Parsed(ParamType):
@@ -110,11 +256,28 @@ def _bytes(text: str) -> int:
     unit = _BYTES.get(match[2].lower()) if match else None
     if not match or unit is None or not float(match[1]):
         raise UsageError(f"{text!r} is no size; write 2GiB or 512MB.")
+    if not match[2] and float(match[1]) < _UNITLESS:
+        raise UsageError(f"{text!r} is a number of bytes; write {match[1]}GiB or {match[1]}MB.")
     return int(float(match[1]) * unit)
 
 
 def _gates(text: str) -> tuple[str, ...]:
     return gates_from(word.strip() for word in text.split(","))
+
+
+class Codes(Parsed):
+    """A list of codes and their prefixes, which few commands have."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from gradcheck_cli.results.codes import CODES
+
+        return [CompletionItem(code) for code in CODES if code.startswith(incomplete.upper())]
+
+
+def _codes(text: str) -> tuple[str, ...]:
+    from gradcheck_cli.results.codes import codes_from
+
+    return codes_from(text.split(","))
 
 
 def _scheduler(text: str) -> str:
@@ -163,6 +326,7 @@ _TYPES: Mapping[str, ParamType] = {  # of kinds of which an option has one value
     "seconds": Parsed("duration", _seconds, lambda value: format(Decimal(value), "f")),
     "bytes": Parsed("size", _bytes),
     "gates": Parsed("list", _gates, lambda gates: ",".join(words_for(gates)), GATES),
+    "codes": Codes("list", _codes, ",".join),
     "plot": OutputPath((".png", ".svg"), folders=False),
     "scheduler": SCHEDULER_ADDRESS,
 }
@@ -237,8 +401,45 @@ def _number(option: Option) -> ParamType:
         return Parsed(f"{number}|{option.words[0]}", partial(_number_or_word, option=option))
     least, most = (None if math.isinf(bound) else bound for bound in (option.least, option.most))
     if option.kind == "whole":
-        return click.IntRange(least if least is None else int(least), most if most is None else int(most))
-    return click.FloatRange(least, most, min_open=option.above)
+        return Whole(least if least is None else int(least), most if most is None else int(most))
+    return Real(least, most, min_open=option.above)
+
+
+def _no_number(error: click.BadParameter, value: Any, kind: str, param: click.Parameter | None) -> str:
+    """The message of a number that is none, or is too small or too large."""
+    if "is not a valid" not in error.message:
+        return error.message
+    left_out = parts(getattr(param, "help", "") or "")[1]
+    return f"{str(value)!r} is no {kind}{as_fraction(str(value))}." + (
+        f" The default is {left_out}." if left_out else ""
+    )
+
+
+def as_fraction(text: str) -> str:
+    """The words "; write 0.05" for a number of percent; nothing for any other text."""
+    with suppress(ValueError):
+        return f"; write {float(text[:-1]) / 100:g}" if text.endswith("%") else ""
+    return ""
+
+
+class Whole(click.IntRange):
+    """A whole number within limits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(_no_number(error, value, "whole number", param), param, ctx)
+
+
+class Real(click.FloatRange):
+    """A number within limits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(_no_number(error, value, "number", param), param, ctx)
 
 
 class TypedCommand(click.RichCommand):
@@ -252,9 +453,19 @@ class TypedCommand(click.RichCommand):
         self.idle = {**{o.name: o.idle for o in OPTIONS.values() if o.idle is not None}, **(idle or {})}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        typed = list(args)
-        left = super().parse_args(ctx, args)
+        typed = ctx.meta[TYPED] = list(args)
+        try:
+            left = super().parse_args(ctx, args)
+        except click.BadOptionUsage as error:
+            error.ctx = error.ctx or ctx
+            raise
+        except click.UsageError as error:
+            if extra := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", error.message):
+                refuse_behind_option(ctx, extra[1].split())
+            raise
         if not ctx.resilient_parsing:
+            paths = [path for name in ("models", "sources") for path in _paths(ctx.params.get(name))]
+            refuse_behind_option(ctx, paths if any(map(os.path.lexists, paths)) else ())
             self._refuse_twice(ctx, typed)
             refuse_idle_beside(ctx, self.idle)
             if ctx.auto_envvar_prefix and ctx.parent is not None:  # a test runner has variables for its own command
@@ -268,7 +479,8 @@ class TypedCommand(click.RichCommand):
             single = isinstance(param, click.Option) and not (param.multiple or param.count or param.is_flag)
             if single and times > 1:
                 option = max(param.opts, key=len)
-                raise click.UsageError(f"{option} is given {times} times, and only the last would count.", ctx)
+                commas = " Write its values with commas." if param.type.name == "list" else ""
+                raise click.UsageError(f"{option} is given {times} times, and only the last would count.{commas}", ctx)
 
 
 def refuse_idle_beside(ctx: click.Context, idle: Mapping[str, Idle]) -> None:

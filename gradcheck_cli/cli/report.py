@@ -41,7 +41,8 @@ def command(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> 
     """Show results again, or turn them into other formats.
 
     RESULTS are files that --report wrote, .json or .jsonl, or - for the standard input; those of several files make
-    one report.  It exits with 0 whatever they say, unless --gate, --fail-on or --baseline asks for their verdict.
+    one report.  It exits with 0 whatever they say, unless --gate or another option of that panel asks for their
+    verdict.
     """
     from gradcheck_cli.results import many
 
@@ -67,7 +68,7 @@ def run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context) 
     if not paths:
         output.whole(found)
     output.write_reports(found, form)
-    return found.exit_code if options.keys() & {"gate", "fail_on", "baseline"} else 0
+    return found.exit_code if options.keys() & {"gate", "fail_on", "select", "ignore", "baseline"} else 0
 
 
 def _read(results: Sequence[str], pictured: bool) -> Kept:
@@ -87,12 +88,12 @@ def _read(results: Sequence[str], pictured: bool) -> Kept:
 
 
 def _judged(checks: Kept, options: Mapping[str, Any]) -> Kept:
-    """The records, waived by --baseline and with the gates of --fail-on, if those are given."""
+    """The records, waived by --baseline, --select and --ignore and with the gates of --fail-on, if those are given."""
     from gradcheck_cli.checks.health.checkup import with_gates
     from gradcheck_cli.cli.baseline import Baseline
 
-    if options.get("baseline"):
-        checks = checks.changed(Baseline.read(options["baseline"]).judged)
+    if options.keys() & {"baseline", "select", "ignore"}:
+        checks = checks.changed(Baseline.of(options).judged)
     if (asked := options.get("fail_on")) is not None:
         checks = checks.changed(lambda check: with_gates(check, asked), by_all=True)
     return checks

@@ -23,6 +23,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from gradcheck_cli.autodiff.custom import ops_for
+from gradcheck_cli.cli.options import as_fraction
 from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.formats.untrusted import content
@@ -34,7 +35,9 @@ from gradcheck_cli.ops.straight import rounds
 from gradcheck_cli.points.targets import choose_x, choose_y, expanded, is_float
 from gradcheck_cli.settings import ANY, NOTHING, Numbers, Settings, setting_of
 
+_NAME_AND_SIZE = re.compile(r"[^=]+=\d+\s*")
 _WORDS = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
+_FILES = (".npy", ".npz", ".pb", ".json")
 _LARGEST = 256 << 20  # bytes of a .json
 _SPECIAL = re.compile(r"(?<![\w.\"'])(nan|inf|infinity)(?![\w.\"'])", re.IGNORECASE)
 
@@ -43,7 +46,15 @@ def array_of(text: str) -> Array:
     """The array that VALUE or @FILE[:KEY] means: a number or nested lists of numbers, nan, inf and complex ones too."""
     if text.startswith("@"):
         return _from_file(text[1:])
-    return _numbers(_loaded(text), f"{text!r} is no number and no list of numbers")
+    return _numbers(_loaded(text), f"{text!r} is no number and no list of numbers", _meant(text))
+
+
+def _meant(text: str) -> str:
+    """The sentence that says how a list without brackets, or a file without @, is written."""
+    if os.path.splitext(text)[1].lower() in _FILES:
+        return f". Write @{text} for the numbers in a file"
+    listed = _loaded(f"[{text}]") if "," in text else None
+    return f". Write [{text}]" if isinstance(listed, list) and all(isinstance(n, (int, float)) for n in listed) else ""
 
 
 def value_of(text: str, declared: TensorType) -> Any:
@@ -68,13 +79,13 @@ def _typed(value: Any, declared: TensorType, what: str) -> Any:
         raise UsageError(str(error)) from None
 
 
-def _numbers(value: Any, reason: str) -> Array:
+def _numbers(value: Any, reason: str, meant: str = "") -> Array:
     try:
         array = np.array(_complex_where_needed(value))
     except (ValueError, OverflowError, RecursionError):
         array = np.array(None)
     if array.dtype.kind not in "biufc":
-        raise UsageError(f"{reason}; write 0.5, [1, 2], [[1, nan], [3, inf]], 1+2j or @file.npy")
+        raise UsageError(f"{reason}{meant or '; write 0.5, [1, 2], [[1, nan], [3, inf]], 1+2j or @file.npy'}")
     return array
 
 
@@ -268,9 +279,18 @@ def _by_name(parse: Callable[[Any], _T], mark: str) -> Callable[[Any, Graph, str
         if not (isinstance(value, (tuple, list)) and value and all(isinstance(each, str) for each in value)):
             return {ANY: _parsed(parse, value, option)}
         pairs = [_split(text, graph.tensors, mark) for text in value]
+        for text, (name, _) in zip(value, pairs, strict=True):
+            _refuse_other_mark(text, name, graph, mark, option)
         return {name: _parsed(parse, rest, f"{option} {text}") for text, (name, rest) in zip(value, pairs, strict=True)}
 
     return read
+
+
+def _refuse_other_mark(text: str, name: str, graph: Graph, mark: str, option: str) -> None:
+    """Raises UsageError for a tensor's name with the mark of other options behind it: input=2,3 for input:2,3."""
+    other, rest = _split(text, graph.tensors, "=" if mark == ":" else ":")
+    if name not in graph.tensors and other in graph.tensors:
+        raise UsageError(f"{option} {shown(text)}: write {option} {shown(other)}{mark}{rest}")
 
 
 def _split(text: str, names: Iterable[str], mark: str) -> tuple[str, str]:
@@ -299,7 +319,7 @@ def _shape(value: Any) -> tuple[int, ...]:
     inner = text[1:-1] if text[:1] + text[-1:] in ("[]", "()") else text
     sizes = [size.strip() for size in re.split("[,x]", inner.rstrip(","))] if inner.strip() else []
     if not text or not all(map(_is_size, sizes)):
-        raise UsageError(f"{value!r} is no shape; write 1,3,32,32 or [1,3,32,32] or 1x3x32x32")
+        raise UsageError(f"{value!r} is no shape; write 1,3,32,32 or [1,3,32,32] or 1x3x32x32, numbers alone")
     return tuple(map(int, sizes))
 
 
@@ -322,7 +342,8 @@ def _tolerance(value: Any) -> float:
     try:
         number = float(value)
     except ValueError:
-        raise UsageError(f"{value!r} is no number") from None
+        meant = as_fraction(str(value)) or "; write 1e-5, or NAME:1e-5 for one tensor"
+        raise UsageError(f"{value!r} is no number{meant}") from None
     if not (math.isfinite(number) and number >= 0):
         raise UsageError(f"a tolerance must be a number from 0, not {value}")
     return number
@@ -371,6 +392,9 @@ def dims_of(texts: Iterable[str], option: str = "--dim") -> dict[str, int]:
     found = {}
     for text in texts:
         name, mark, size = text.rpartition("=")
+        if "=" in name and "," in name and all(map(_NAME_AND_SIZE.fullmatch, text.split(","))):
+            each = " ".join(f"{option} {part.strip()}" for part in text.split(","))
+            raise UsageError(f"{option} takes one size at a time, not {shown(text)}. Write {each}")
         if not mark or not name or not _is_size(size.strip()):
             raise UsageError(f"{option} {shown(text)}: write NAME=SIZE, such as {option} N=2")
         found[name] = int(size)

@@ -1,6 +1,7 @@
 """One run of `gradcheck check`: tasks one after another, their results printed as they come.
 
-`select` chooses checks by name: `-k` as in pytest (substrings with and, or, not), `--check` exactly.
+`select` chooses checks by name: `-k` as in pytest (substrings and globs with and, or, not), `--check` exactly.  Of a
+check, `-k` chooses among the tensors to differentiate by as well, where the check's name leaves it open.
 """
 
 from __future__ import annotations
@@ -10,28 +11,34 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import rich_click as click
 
+from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.checker import Checker
-from gradcheck_cli.cli.config import file_above, settings_above
+from gradcheck_cli.cli.config import blamed, file_above, settings_above
 from gradcheck_cli.cli.options import names_at
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.progress import Progress
-from gradcheck_cli.cli.resolve import dims_of, listed
+from gradcheck_cli.cli.resolve import Layer, dims_of, listed, resolve
 from gradcheck_cli.cli.tasks import Found, Planner, Task, common_folder, expand, raising
-from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, did_you_mean
+from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, did_you_mean, shown
+from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS
+from gradcheck_cli.points.targets import choose_x, choose_y
 from gradcheck_cli.report.text import count
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.zoo.shelf import FOLDER
 
-Matcher = Callable[[str], bool]
+Holds = Callable[[str], bool | None]  # whether a word matches; None where that is open
+Matcher = Callable[[Holds], bool | None]
+_GLOB = {"*", "?"}
 
 
 def select(names: Sequence[str], exact: Iterable[str], expression: str | None) -> list[int]:
@@ -39,16 +46,66 @@ def select(names: Sequence[str], exact: Iterable[str], expression: str | None) -
     wanted = set(exact)
     for name in wanted:
         if name not in names:
-            raise UsageError(f"no check is called {name!r}.{did_you_mean(name, names)} Checks: {listed(names)}.")
-    matches = matcher(expression) if expression is not None else lambda name: True
-    chosen = [i for i, name in enumerate(names) if (not wanted or name in wanted) and matches(name)]
+            several = [part.strip() for part in name.split(",")]
+            near = f" Write {' '.join(f'--check {part}' for part in several)}." if {*several} <= {*names} else ""
+            near = near or did_you_mean(name, names)
+            raise UsageError(f"no check is called {name!r}.{near} Checks: {listed(names)}.")
+    matches = matcher(expression) if expression is not None else lambda holds: True
+    chosen = [i for i, name in enumerate(names) if (not wanted or name in wanted) and matches(partial(fits, (name,)))]
     if not chosen:
-        raise NothingChecked(f"nothing to check: -k {expression!r} matches none of {len(names)} checks")
+        of = count(len(names), "check")
+        raise NothingChecked(f"nothing to check: -k {expression!r} matches none of {of}: {listed(names)}")
     return chosen
 
 
+def fits(names: Sequence[str], word: str) -> bool:
+    """True for a word that is part of a name, or with * or ? a glob that fits all of one; in any case."""
+    if _GLOB.intersection(word):
+        form = re.compile(
+            "".join({"*": ".*", "?": "."}.get(c) or re.escape(c) for c in word), re.DOTALL | re.IGNORECASE
+        )
+        return any(form.fullmatch(name) for name in names)
+    return any(word.lower() in name.lower() for name in names)
+
+
+def narrowed(tasks: Sequence[Task], expression: str, layers: Callable[[Task], Sequence[Layer]]) -> list[Task]:
+    """The tasks that `-k` chooses: whole ones by their names, of others the x that it matches; NothingChecked for none."""
+    matches, chosen, known = matcher(expression), list[Task](), dict[str, None]()
+    for task in tasks:
+        by_name = partial(fits, (task.name,))
+        if (decided := matches(_open_unless(by_name))) is None and (xs := _xs(task, layers(task))):
+            known.update(dict.fromkeys(xs))
+            only = tuple(x for x in xs if matches(partial(fits, (task.name, x))))
+            chosen += [task if only == xs else replace(task, only=only)] if only else []
+        elif decided or (decided is None and matches(by_name)):  # without an x, that is said where it is checked
+            chosen.append(task)
+    if not chosen:
+        names = f"{count(len(tasks), 'check')}: {listed([task.name for task in tasks])}"
+        more = f"; nor any x of these: {listed([*known])}. Weights are among the x with --params" if known else ""
+        raise NothingChecked(f"nothing to check: -k {expression!r} matches none of {names}{more}")
+    return chosen
+
+
+def _open_unless(holds: Callable[[str], bool]) -> Holds:
+    """A predicate that leaves open what does not hold: a word may still match an x."""
+    return lambda word: holds(word) or None
+
+
+def _xs(task: Task, layers: Sequence[Layer]) -> tuple[str, ...]:
+    """The tensors that a task would differentiate by; none for a model that cannot be read."""
+    try:
+        source = (task if task.whole is None else task.whole()).load()
+        asked = [{name: layer[name] for name in _TARGETS if layer.get(name)} for layer in layers]
+        settings = resolve(source, asked)
+        ys = settings.y or choose_y(source.graph)
+        ops = ops_for(source, OPS)
+        return choose_x(source.graph, ys, x=settings.x, params=settings.params, param=settings.param, ops=ops)
+    except (GradcheckError, MemoryError):
+        return ()
+
+
 def matcher(expression: str) -> Matcher:
-    """A function that is True for names that match an expression; a word matches as part of the name, in any case."""
+    """A function of a predicate on words, by which it tells if an expression matches, or that this is open."""
     parser = _Parser(expression)
     matches = parser.parse()
     if parser.tokens:
@@ -64,21 +121,27 @@ class _Parser:
         self.tokens = re.findall(r"[()]|[^\s()]+", text)
 
     def parse(self) -> Matcher:
-        return self._several("or", self._all, any)
+        return self._several("or", self._all, True)
 
     def _all(self) -> Matcher:
-        return self._several("and", self._factor, all)
+        return self._several("and", self._factor, False)
 
-    def _several(self, mark: str, part: Callable[[], Matcher], together: Callable[[Iterable[bool]], bool]) -> Matcher:
+    def _several(self, mark: str, part: Callable[[], Matcher], decides: bool) -> Matcher:
+        """Parts of which one that is `decides` decides; without one, one that is open leaves all of it open."""
         parts = [part()]
         while self._take(mark):
             parts.append(part())
-        return lambda name: together(matches(name) for matches in parts)
+
+        def together(holds: Holds) -> bool | None:
+            found = {matches(holds) for matches in parts}
+            return decides if decides in found else None if None in found else not decides
+
+        return together
 
     def _factor(self) -> Matcher:
         if self._take("not"):
             inner = self._factor()
-            return lambda name: not inner(name)
+            return lambda holds: None if (found := inner(holds)) is None else not found
         if self._take("("):
             inner = self.parse()
             if not self._take(")"):
@@ -86,8 +149,8 @@ class _Parser:
             return inner
         if not self.tokens or self.tokens[0] in ("and", "or", ")"):
             self.fail("a word is missing" + (f" before {self.tokens[0]!r}" if self.tokens else " at the end"))
-        word = self.tokens.pop(0).lower()
-        return lambda name: word in name.lower()
+        word = self.tokens.pop(0)
+        return lambda holds: holds(word)
 
     def _take(self, token: str) -> bool:
         found = self.tokens[:1] == [token]
@@ -98,6 +161,7 @@ class _Parser:
         raise UsageError(f"-k {self.text!r}: {reason}; write words joined by and, or, not and brackets")
 
 
+_TARGETS = ("x", "y", "params", "param")
 OF_THE_RUN = tuple(names_at("Gate", "Output"))
 
 
@@ -106,17 +170,32 @@ def begun(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -
     found = expand(models)
     options = {**settings_above(common_folder(found.files), ctx), **given}
     baseline = Baseline.of(options)
-    return Run(planned(found, options), given, options, ctx, baseline)
+    try:
+        tasks = planned(found, options, given)
+    except UsageError as error:
+        raise blamed(error, common_folder(found.files), ctx, given) from None
+    return Run(tasks, given, options, ctx, baseline)
 
 
-def planned(found: Found, options: Mapping[str, Any]) -> list[Task]:
+def _about(path: str, error: BaseException) -> BaseException:
+    """An error that names its model, also where it speaks of a node."""
+    if isinstance(error, ModelError) and os.path.basename(path) not in str(error):
+        return ModelError(f"{shown(path)}: {error}", code=error.code)
+    return error
+
+
+def planned(found: Found, options: Mapping[str, Any], given: Mapping[str, Any]) -> list[Task]:
     """The tasks that were chosen; an argument that means no file is a task that says so."""
     dims = dims_of(options.get("dim", ()))
     tasks = Planner(options, dims, bool(options.get("allow_python"))).tasks(found.files)
+    for path in {*found.files}.intersection(task.check or "" for task in tasks):
+        if not os.path.lexists(path):
+            raise UsageError(f"{path!r} is the name of a check, and no file. Write --check {path}")
     tasks += [Task(argument, argument, raising(error)) for argument, error in found.missing]
-    if options.get("check") or options.get("expression") is not None:
-        names = [task.name for task in tasks]
-        tasks = [tasks[i] for i in select(names, options.get("check", ()), options.get("expression"))]
+    if options.get("check"):
+        tasks = [tasks[i] for i in select([task.name for task in tasks], options["check"], None)]
+    if (expression := options.get("expression")) is not None:
+        tasks = narrowed(tasks, expression, lambda task: (options, task.said, given))
     return tasks
 
 
@@ -195,7 +274,7 @@ class Run:
         alone = self._report(failed)
         if len(self.tasks) == 1 and self.output.for_people and alone.exit_code:
             self.output.write_reports(alone)
-            raise error
+            raise _about(self.tasks[0].path, error)
 
     def _report(self, *more: Check) -> Report:
         gates = tuple(self.checker.gates)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +22,7 @@ from gradcheck_cli.formats.onnx.file import fields_of
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
 from gradcheck_cli.formats.untrusted import inside, opened
 from gradcheck_cli.graph.memory import allowed, exhausted
+from gradcheck_cli.results.record import SpecPlace
 
 _FIELD = 20  # of a model in a file: its training information
 
@@ -122,9 +124,15 @@ def _files(argument: str) -> list[str]:
         raise ModelError("models are read from files, which is where their weights are looked for; not from stdin")
     if "://" in argument:
         raise ModelError(f"{argument} is a URL; download the file and give its path")
+    path, mark, check = argument.partition("::")
+    if mark and os.path.isfile(path):
+        raise UsageError(f"{argument}: a check of a spec is chosen by its name: {path} --check {check}")
+    parts = re.split("[,;] *", argument)
+    if len(parts) > 1 and not os.path.lexists(argument) and all(map(os.path.lexists, parts)):
+        raise UsageError(f"{argument}: models are separated by spaces: {' '.join(parts)}")
     if os.path.isdir(argument):
         return _without_side_cars(sorted(_inside(argument))) or _nothing(
-            f"{argument!r} holds no *.onnx or *.gradcheck.yaml"
+            f"{argument!r} holds no *.onnx or *.gradcheck.yaml{_held_instead(argument)}"
         )
     if os.path.exists(argument) or not glob.has_magic(argument):
         return [argument]
@@ -133,6 +141,22 @@ def _files(argument: str) -> list[str]:
     models = any(map(_is_model, files))
     wanted = [path for path in files if _is_model(path) or (path in matches and not models)]
     return _without_side_cars(wanted) or _nothing(f"{argument!r} matches no file")
+
+
+_ELSEWHERE = {  # what other models end in, and what makes ONNX of them
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors"), "torch.onnx.export in Python"),
+    **dict.fromkeys((".h5", ".keras", ".pb"), "`python -m tf2onnx.convert`"),
+    ".tflite": "`python -m tf2onnx.convert --tflite`",
+}
+
+
+def _held_instead(folder: str) -> str:
+    """The rest of a sentence on models of other kinds in a folder."""
+    try:
+        found = [ext for name in sorted(os.listdir(folder)) if (ext := os.path.splitext(name)[1].lower()) in _ELSEWHERE]
+    except OSError:
+        return ""
+    return f", but {found[0]} files, of which {_ELSEWHERE[found[0]]} makes ONNX" if found else ""
 
 
 def _matching(pattern: str) -> Iterator[str]:
@@ -197,7 +221,15 @@ class Task:
     check: str | None = None  # its name in a spec, where it has one
     model: str = ""  # the file that its model is in, and of a spec the graph
     graph: str = ""
+    line: int = 0  # of the spec that asks for it
+    spec: str = ""
+    only: tuple[str, ...] = ()  # of the tensors to differentiate by, those that `-k` chooses; without any, all
     whole: Callable[[], Task] | None = None  # with all that its spec says, where that was read in another process
+
+    @property
+    def place(self) -> SpecPlace:
+        """The place in the spec that asks for it; empty where none does."""
+        return {"file": self.spec, "line": self.line} if self.line else {}
 
 
 @dataclass(slots=True)
@@ -250,9 +282,12 @@ class Planner:
             raise NothingChecked(f"nothing to check: {path} {zoo if spec.models else 'has no graphs and no checks'}")
         said, several = _said(path, dict(spec.defaults)), len(spec.sources) > 1
         return [
-            Task(f"{path}::{name}" if several else path, path, _giving(source), said, model=path, graph=name)
+            Task(
+                f"{path}::{name}" if several else path, path, _giving(source), said, model=path, graph=name,
+                line=source.line, spec=path,
+            )
             for name, source in spec.sources.items()
-        ]
+        ]  # fmt: skip
 
     def _of_model(self, path: str) -> list[Task]:
         said: Mapping[str, Any] = {}
@@ -285,7 +320,10 @@ class Planner:
             asked = request.model or ""
             file = model if model and _is_same(asked, model) else asked
             load = partial(lambda path: spec.operators(self._model(path)), file)
-        return Task(request.name, model or path, load, said, request.expect, request.name, file, request.graph or "")
+        return Task(
+            request.name, model or path, load, said, request.expect, request.name, file, request.graph or "",
+            request.line, path,
+        )  # fmt: skip
 
     def _model(self, path: str) -> Source:
         """The only model of an ONNX file; of several checks of one file the first one reads it."""

@@ -118,6 +118,15 @@ def with_slice(graph: Graph, text: str) -> Graph:
     return replace(graph, nodes=tuple(made), constants=constants)
 
 
+def _index_within(index: int, axis: int, text: str, declared: TensorType) -> int:
+    """An index; UsageError where the declared size of its axis is smaller."""
+    shape = declared.shape or ()
+    size = shape[axis] if -len(shape) <= axis < len(shape) else None
+    if isinstance(size, int) and not -size <= index < size:
+        raise UsageError(f"--y {shown(text)}: axis {axis % len(shape)} has {size} entries; write 0 to {size - 1}.")
+    return index
+
+
 def _parts(
     parts: str, text: str, declared: TensorType
 ) -> tuple[list[tuple[int, tuple[int, int, int]]], list[tuple[int, int]]]:
@@ -133,7 +142,7 @@ def _parts(
         if found is None or not (found[1] or found[2]):
             raise UsageError(f"{shown(text)}: write an index or a slice for each axis, such as [:,3] or [0,1:5].")
         if not found[2]:
-            entries.append((axis, int(found[1])))
+            entries.append((axis, _index_within(int(found[1]), axis, text, declared)))
             continue
         step = int(found[4] or 1)
         if not step:

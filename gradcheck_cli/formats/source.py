@@ -52,6 +52,7 @@ class Source(Struct, frozen=True):
     sha256: str = ""
     opset: Mapping[str, int] = field(default_factory=dict)  # as declared in the file
     nodes: int = 0  # as counted in the file
+    line: int = 0  # of the spec that it is a graph of
     operators: tuple[OperatorBody, ...] = ()
     unused: tuple[str, ...] = ()  # operators of its spec that no model there uses, by full name
     initializations: Mapping[str, Initialization] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class CheckRequest(Struct, frozen=True):
     init_targets: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     expect: Mapping[str, Any] | None = None  # status, reason, until (a datetime.date)
+    line: int = 0  # of the spec
 
 
 class Spec(Struct, frozen=True):

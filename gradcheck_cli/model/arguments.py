@@ -15,6 +15,7 @@ from gradcheck_cli.graph.containers import typed
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.model.call_options import described, shape
 from gradcheck_cli.points.dims import open_dims
+from gradcheck_cli.points.targets import expanded
 
 _ONLY_INEXACT = "only floating-point or complex tensors have gradients."
 
@@ -62,8 +63,8 @@ def name_of(model: Model, value: Any, argument: str) -> str:
     return value.name
 
 
-def names(model: Model, value: Any, argument: str) -> tuple[str, ...] | None:
-    """Names of one or several tensors; None stays None."""
+def names(model: Model, value: Any, argument: str, *, globs: bool = False) -> tuple[str, ...] | None:
+    """Names of one or several tensors, with `globs` also by globs of * and ?; None stays None."""
     if value is None:
         return None
     if not isinstance(value, str | Tensor | list | tuple):
@@ -71,7 +72,15 @@ def names(model: Model, value: Any, argument: str) -> tuple[str, ...] | None:
     items = [value] if isinstance(value, str | Tensor) else list(value)
     if not items:
         raise UsageError(f"{argument} is an empty list.")
+    if globs:
+        items = [name for item in items for name in _fitting(model, item, argument)]
     return tuple(name_of(model, item, f"{argument}[{i}]") for i, item in enumerate(items))
+
+
+def _fitting(model: Model, item: Any, argument: str) -> Sequence[Any]:
+    """The float tensors that a glob stands for, if it is no tensor's name; anything else as it is."""
+    is_glob = isinstance(item, str) and item not in model and {"*", "?"}.intersection(item)
+    return expanded(model.graph, [item], argument) if is_glob else [item]
 
 
 def feeds(model: Model, value: Mapping[Any, Any] | None, argument: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.results.codes import codes_from
 from gradcheck_cli.settings import ANY, SETTINGS, Numbers, Option, Pictures
 
 Member = TypeVar("Member", bound=Enum)
@@ -80,6 +81,17 @@ def targets(
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise UsageError(f"{argument}={value!r} must be {wanted}.")
     return tuple(items)
+
+
+def codes(value: Any, argument: str) -> tuple[str, ...]:
+    """Prefixes of codes, from one text or a list; none for None."""
+    words = value.split(",") if isinstance(value, str) else () if value is None else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"{argument}={value!r} must be codes, such as 'GC101,GC3'.")
+    try:
+        return () if value is None else codes_from(words)
+    except UsageError as error:
+        raise UsageError(f"{argument}={value!r}: {error}") from None
 
 
 def sizes(value: Any, argument: str) -> dict[str, int]:

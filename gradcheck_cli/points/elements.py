@@ -37,6 +37,7 @@ def opened(source: Source, settings: Settings, ops: Ops) -> tuple[Source, Settin
     if all(_is_tensor(graph, n) for n in (*graph.inputs, *graph.outputs, *named)) and not _asked(graph, named):
         return source, settings
     _refuse(graph, settings)
+    _refuse_slices(graph, named)
     own = {name: graph.types[name] for name in graph.inputs if not _is_tensor(graph, name)}
     asked = [name for name in _asked(graph, named) if _root(graph, name) not in own]
     if own:
@@ -44,6 +45,17 @@ def opened(source: Source, settings: Settings, ops: Ops) -> tuple[Source, Settin
     ends = [] if settings.y else _inside_outputs(source, settings, ops)
     graph = with_elements(source.graph, (*asked, *ends))
     return structs.replace(source, graph=replace(graph, outputs=(*graph.outputs, *ends))), settings
+
+
+def _refuse_slices(graph: Graph, names: Iterable[str]) -> None:
+    """Raises UsageError for an entry of a tensor, which is no element of a sequence."""
+    for name in _asked(graph, names):
+        base = _root(graph, name) or name
+        if base in graph.constants or (base in graph.types and _is_tensor(graph, base)):
+            whole = f"give it whole, as {shown(base)}; `gradcheck grad --y` takes entries and slices"
+            raise UsageError(
+                f"{shown(name)}: {shown(base)} is a tensor, of which a check takes no part. Instead {whole}."
+            )
 
 
 def with_element(source: Source, name: str) -> Source:

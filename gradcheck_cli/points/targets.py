@@ -88,7 +88,8 @@ def fitting(known: Sequence[str], pattern: str, option: str) -> list[str]:
 
         near = difflib.get_close_matches(bare, known, n=3, cutoff=0.3) or list(known[:3])
         hint = f" The nearest are {', '.join(map(shown, near))}." if near else ""
-        raise UsageError(f"{option}{shown(pattern)} fits no tensor that can be differentiated by.{hint}")
+        by = "" if option.lstrip("-").startswith("y") else " by"
+        raise UsageError(f"{option}{shown(pattern)} fits no tensor that can be differentiated{by}.{hint}")
     return found
 
 
@@ -96,6 +97,10 @@ def expanded(graph: Graph, names: Iterable[str], option: str) -> tuple[str, ...]
     """Names of tensors; a name with * or ? that is no tensor's stands for the float tensors that fit it."""
     tensors, found = set(graph.tensors), dict[str, None]()
     for name in names:
+        parts = [] if name in tensors else re.split(r"\s*[,;]\s*|\s+", name.strip())
+        if len(parts) > 1 and tensors.issuperset(parts):
+            several = " ".join(f"{option} {shown(part)}" for part in parts)
+            raise UsageError(f"{option} takes one name at a time, not {shown(name)!r}. Write {several}")
         if name in tensors or not {"*", "?"}.intersection(name):
             found.setdefault(name)
             continue
@@ -192,6 +197,15 @@ def check_paths(graph: Graph, xs: Sequence[str], ys: Sequence[str], fed: Collect
         outputs = [n for n in graph.outputs if n in reached]
         ends = f"only: {', '.join(map(shown, outputs))}." if outputs else "no output."
         raise UsageError(f"{y!r} does not depend on {x!r}. {shown(x)} reaches {ends}")
+
+
+def refuse_constants(graph: Graph, ys: Iterable[str]) -> None:
+    """UsageError for a y that is a constant, where nothing is left to differentiate by."""
+    for y in ys:
+        if y in graph.constants:
+            end = next(iter(n for n in choose_y(graph) if y in graph.needed_for([n])), "")
+            by = f" To differentiate by it: --x {shown(y)}{f' --y {shown(end)}' if end else ''}"
+            raise UsageError(f"--y {shown(y)} is a constant of the model, which depends on nothing.{by}")
 
 
 def first_float_after(graph: Graph, name: str, dtypes: Mapping[str, str]) -> str | None:

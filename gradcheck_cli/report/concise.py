@@ -5,10 +5,22 @@ The words that say on one line what became of a check, for every format, are her
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, count, linked, name, paint, percent, seconds, short, without_excerpt
+from gradcheck_cli.report.text import (
+    Style,
+    count,
+    linked,
+    name,
+    paint,
+    percent,
+    place,
+    seconds,
+    short,
+    without_excerpt,
+)
 from gradcheck_cli.results.record import ENTRY_REASONS, OUTCOMES, Check, Report, Waiver
 
 WORD, CODE = "FORWARD DIFFERS", "GC404"
@@ -43,10 +55,17 @@ def summary(report: Report, style: Style) -> str:
 def line(check: Check, style: Style) -> str:
     """The line of one check."""
     word, color, rest = said_of(check)
-    code = f" {check.code}" if check.code and check.status != "waived" else ""
+    code = f" {check.code}" if check.code and (check.status != "waived" or check.ignored) else ""
     verdict = linked(paint(word + code, color, style.color), style.links)
     told = " ".join(filter(None, (verdict, rest.strip(), outcome(check))))
-    return f"{subject(check)}: {'; '.join(filter(None, (told, gate_text(check), forward_text(check))))}"
+    return f"{_where(check)}{subject(check)}: {'; '.join(filter(None, (told, gate_text(check), forward_text(check))))}"
+
+
+def _where(check: Check) -> str:
+    """The place of a check in its spec, "net.gradcheck.yaml:12: ", unless its message begins with that anyway."""
+    path, line = place(check)
+    here = f"{name(path)}:{line}:" if check.place else ""
+    return "" if not here or check.message.startswith(here) else f"{here} "
 
 
 def subject(check: Check) -> str:
@@ -125,6 +144,8 @@ def expectation(check: Check) -> str:
 
 def as_expected(waiver: Waiver) -> str:
     """The reason of a waiver and its last day: as expected: ACME-412 (until 2027-03-31)."""
+    if waiver.get("ignored"):
+        return name(waiver["reason"])
     until = f" (until {name(last)})" if (last := waiver.get("until")) else ""
     reason = f": {name(waiver['reason'])}" if waiver.get("reason") else ""
     return f"as expected{reason}{until}"
@@ -139,7 +160,7 @@ def ended(check: Check) -> str:
 
 def said_of(check: Check) -> tuple[str, str, str]:
     """The verdict in a word, the color of the word, and a remark that stands beside it in a table."""
-    word, color = _VERDICTS[check.status]
+    word, color = _VERDICTS[check.status] if check.status != "waived" or not check.ignored else ("IGNORED", "yellow")
     if check.status != "severed":
         open_ = not_judged(check) if check.status == "pass" else ""
         return word, color, " ".join(filter(None, ("zero everywhere" if check.zero_everywhere else "", open_)))
@@ -189,7 +210,8 @@ def forward_reason(check: Check) -> str:
 
 def totals(report: Report) -> str:
     """The numbers of checks by outcome, 12 checks: 11 passed, 1 failed."""
-    statuses = ["pass" if c.status == "severed" and c.passes else c.status for c in report.outcomes]
+    told = [c for c in report.outcomes if c.status != "waived" or not c.ignored]
+    statuses = ["pass" if c.status == "severed" and c.passes else c.status for c in told]
     parts = [f"{count(statuses.count(status), word.removesuffix('s'), word)}{_let_through(status, report)}"
              for status, word in COUNTED.items() if status in statuses]  # fmt: skip
     if apart := sum(c.status == "severed" and c.passes for c in report.outcomes):
@@ -198,7 +220,11 @@ def totals(report: Report) -> str:
         parts += [f"{count(differ, 'forward run differs', 'forward runs differ')}{_let_through('forward', report)}"]
     if stopped := sum(bool(c.at_health) for c in report.outcomes):
         parts += [f"{stopped} stopped by the health of gradients"]
-    return f"{count(len(statuses), 'check')}: {', '.join(parts) or 'nothing to do'}"
+    why = [
+        "ignored by --ignore" if "--ignore" in c.ignored else "not in --select" for c in report.outcomes if c.ignored
+    ]
+    parts += [f"{number} {words}" for words, number in Counter(why).items()]
+    return f"{count(len(report.outcomes), 'check')}: {', '.join(parts) or 'nothing to do'}"
 
 
 def _let_through(outcome: str, report: Report) -> str:

@@ -46,9 +46,17 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
 
 
 def summary(report: Report, style: Style) -> str:
-    """The last line: numbers of checks by outcome."""
-    notes = "".join(f"{note}\n" for note in report.notes)
-    return notes + "\n".join(wrapped(f"{totals(report)} in {seconds(report.duration_s)}", style.width, "")) + "\n"
+    """The last lines: versions if asked for, numbers of checks by outcome."""
+    lines = [*report.notes, *(versions_said(report) if style.verbosity > 0 else ())]
+    ends = wrapped(f"{totals(report)} in {seconds(report.duration_s)}", style.width, "")
+    return "".join(f"{line}\n" for line in [*lines, *ends])
+
+
+def versions_said(report: Report) -> Iterator[str]:
+    """A line for each set of versions that results were made with: gradcheck 0.1.0, onnx 1.19.0, ..., kernels avx2."""
+    order = ("gradcheck", "onnx", "numpy", "python", "kernels")
+    made = (", ".join(f"{n} {name(c.versions[n])}" for n in order if n in c.versions) for c in report.checks)
+    yield from dict.fromkeys(filter(None, made))
 
 
 def header(check: Check, style: Style) -> Iterator[str]:
@@ -112,6 +120,8 @@ def _details(check: Check, style: Style, common: Sequence[str] = ()) -> Iterator
     if passed and style.verbosity < 1:
         return
     yield from title_lines(check, style)
+    if check.status == "waived" and check.ignored and style.verbosity < 1:
+        return
     if check.of_two_models or check.status in ("fail", "inconclusive") or check.entries.get("kink_ok"):
         yield from entry_lines(check, style)
     for note in notes:

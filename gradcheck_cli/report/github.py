@@ -59,7 +59,8 @@ def annotation(check: Check) -> str:
 
 
 def _command(level: str, check: Check, code: str, *lines: str) -> str:
-    place = "" if places.is_url(path := places.path(check)) else f"file={_property(path)},"
+    path, line = places.place(check)
+    place = "" if places.is_url(path) else f"file={_property(path)}," + (f"line={line}," if check.place else "")
     title = _property(f"{code} {subject(check)}".strip())
     return f"::{level} {place}title={title}::{_data(chr(10).join(filter(None, lines))[:_LONGEST])}"
 

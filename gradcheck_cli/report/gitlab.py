@@ -35,7 +35,8 @@ def document(report: Report, style: Style) -> Iterator[str]:
 
 def _issues(check: Check) -> Iterator[dict[str, Any]]:
     """The issues of a record: one for its gradient, one for its forward run."""
-    place = {"path": clean(places.path(check)), "lines": {"begin": 1}}
+    path, line = places.place(check)
+    place = {"path": clean(path), "lines": {"begin": line}}
     if not check.gradient_passes:
         said, code = gate_text(check) or outcome(check), check.code or "gate"
         yield {"description": f"{subject(check)}: {said}", "check_name": code,

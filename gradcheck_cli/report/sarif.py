@@ -121,10 +121,11 @@ def _node_of(check: Check, rule: str) -> Suspect | None:
 
 
 def _location(check: Check, at: Suspect | None) -> dict[str, Any]:
-    """The model, and the node in it that is at fault."""
-    uri = places.uri(check)
+    """The check in its spec, or the model, and the node in it that is at fault."""
+    path, line = places.place(check)
+    uri = places.uri(path)
     artifact = {"uri": uri} if places.is_url(uri) else {"uri": uri, "uriBaseId": _ROOT}
-    place = {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 1}}}
+    place = {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": line}}}
     return place if at is None else {**place, "logicalLocations": [_node(at)]}
 
 

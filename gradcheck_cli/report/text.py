@@ -276,7 +276,17 @@ _OF_A_URL = ":/?#[]@!$&'()*+,;=%~"
 
 def path(check: Check) -> str:
     """The path of a model or spec, relative to the project's folder if it lies in there, with slashes; a URL as it is."""
-    uri = check.model.uri or check.check
+    return _in_project(check.model.uri or check.check)
+
+
+def place(check: Check) -> tuple[str, int]:
+    """The path of the spec that asks for a check, and the line there; without one that of the model, and its first line."""
+    if not check.place:
+        return path(check), 1
+    return _in_project(check.place["file"]), check.place["line"]
+
+
+def _in_project(uri: str) -> str:
     if is_url(uri):
         return uri
     file = os.path.abspath(uri)
@@ -285,9 +295,8 @@ def path(check: Check) -> str:
     return (os.path.relpath(file, inside) if inside else os.path.normpath(uri)).replace(os.sep, "/")
 
 
-def uri(check: Check) -> str:
+def uri(found: str) -> str:
     """The path of a model or spec as a URI."""
-    found = path(check)
     if is_url(found):
         return quote(found, safe=_OF_A_URL, errors="replace")
     return ("file://" if found.startswith("/") else "") + quote(found, safe="/~", errors="replace")

@@ -45,18 +45,22 @@ def verdict(check: Check) -> str:
     """The verdict on a check with its code, FAIL GC101."""
     if check.gradient_passes and check.forward_differs:
         return f"{WORD} {CODE}"
-    code = check.code if check.status != "waived" else ""
+    code = check.code if check.status != "waived" or check.ignored else ""
     return f"{said_of(check)[0]} {code}".strip()
 
 
 def _counts(groups: Sequence[Group]) -> str:
     """Numbers of models and of checks by outcome."""
-    models = [worst(group.checks).status for group in groups]
-    checks = [check.status for group in groups for check in group.checks]
+    models = [_counted_as(worst(group.checks)) for group in groups]
+    checks = [_counted_as(check) for group in groups for check in group.checks]
     rows = [("", "models", "checks")]
     rows += [(word, str(models.count(status)), str(checks.count(status)))
-             for status, word in COUNTED.items() if status in checks]  # fmt: skip
+             for status, word in {**COUNTED, "ignored": "ignored"}.items() if status in checks]  # fmt: skip
     return "\n".join(table(rows, "<>>"))
+
+
+def _counted_as(check: Check) -> str:
+    return "ignored" if check.status == "waived" and check.ignored else check.status
 
 
 def _failing(groups: Sequence[Group], detail: Callable[[str], str], style: Style) -> Iterator[str]:

@@ -173,6 +173,14 @@ class Waiver(TypedDict, total=False):
     until: Annotated[str | None, "Its last day, as 2027-03-31."]
     baseline: Annotated[bool, "It stands in a baseline, not in a spec."]
     ended: Annotated[bool, "It is over, and counts no more."]
+    ignored: Annotated[bool, "It is that of --ignore or --select: such a finding fails no run, whatever it says."]
+
+
+class SpecPlace(TypedDict, total=False):
+    """The place of a check in a spec, or of what is wrong there; empty for a model without one."""
+
+    file: Annotated[str, "The spec."]
+    line: Annotated[Count, "Counted from 1."]
 
 
 def only_size(dim: str) -> str:
@@ -266,7 +274,10 @@ class Check:
     reproduce: Annotated[str, "The command that shows it again."] = ""
     duration_s: Annotated[float, Only(least=0), "Seconds."] = 0.0
     peak_rss_mb: Annotated[float, Only(least=0), "Memory of the process."] = 0.0
-    versions: Annotated[Mapping[str, str], "Of gradcheck, onnx and numpy."] = field(default_factory=dict)
+    versions: Annotated[
+        Mapping[str, str], "Of gradcheck, onnx, numpy and python, and the kernels' instruction set."
+    ] = field(default_factory=dict)
+    place: Annotated[SpecPlace, Keys(("file", "line"))] = field(default_factory=SpecPlace)
     picture: Picture | None = field(default=None, compare=False)  # in the JSON record if asked for
 
     @property
@@ -339,6 +350,12 @@ class Check:
     def at_health(self) -> tuple[str, ...]:
         """The gates of its gradient's health that it stops at."""
         return tuple(word for word in self.gates if word in WORDS)
+
+    @property
+    def ignored(self) -> str:
+        """The words of --ignore or --select by which a finding of it fails no run; "" where all of them count."""
+        waiver = self.waiver or {}
+        return waiver.get("reason", "") if waiver.get("ignored") else ""
 
     def waived(self, waiver: Waiver) -> Check:
         """The record waived: of its gates only the forward run's is left, which has a waiver of its own."""

@@ -106,9 +106,11 @@ class Bundle:
 
     def changes(self) -> list[str]:
         """Sentences about versions and files that differ from those when the bundle was saved."""
-        from gradcheck_cli.zoo.parcel import versions  # a check that saves its failures does without
+        from gradcheck_cli.checks.assemble import versions  # a check that saves its failures does without
+        from gradcheck_cli.zoo.parcel import versions as packages
 
-        now = {name: versions().get(name, "missing") for name in self.versions}
+        here = {**packages(), **versions()}  # in the words of a record
+        now = {name: here.get(name, "missing") for name in self.versions}
         found = [
             f"{name} was {was}, and is {now[name]} here" for name, was in self.versions.items() if now[name] != was
         ]
@@ -187,7 +189,12 @@ def load(path: str | os.PathLike[str]) -> Bundle:
     try:
         manifest = json.loads(content(file, _LONGEST))
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
+        where = (
+            " Failures are kept in .gradcheck/failures, each in a folder."
+            if isinstance(error, FileNotFoundError)
+            else ""
+        )
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}.{where}") from None
     except (ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:

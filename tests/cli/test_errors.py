@@ -124,7 +124,7 @@ ERRORS = [  # command line, exit code, what the message begins with
     (
         "mlp.onnx --no-colouring",
         2,
-        "GC201: No such option '--no-colouring'. (Did you mean one of: '--color', '--no-coloring'?)",
+        "GC201: No such option '--no-colouring'. Did you mean '--no-coloring'?",
     ),
     ("mlp.onnx --forward tvm", 2, "GC201: Invalid value for '--forward': 'tvm' is not one of 'internal', 'onnx"),
     ("mlp.onnx --max-entries 0", 2, "GC201: Invalid value for '--max-entries': 0 is not in the range x>=1."),

@@ -43,7 +43,8 @@ MESSAGES = [  # exit code, command line, everything on stderr
     ]),
     (2, "conv.onnx --mode full --y c --dim N=64 --memory-limit 1MiB", [
         "error GC201: the full Jacobian of 'c' [64,2,6,6] by 'image' [64,3,8,8] has 5.7e7 entries (432 MiB, about "
-        "1 s here). --mode directional checks it by random projections.",
+        "1 s here) and takes about 1.48 GiB; --memory-limit is 1 MiB. --memory-limit 2GiB allows it. Less is taken by "
+        "--mode nodes, which checks node by node, and by --mode directional, by random projections.",
     ]),
     (4, "lfs.onnx", [
         "error GC403: lfs.onnx is a Git LFS pointer (63 bytes), not a model. `git lfs pull` fetches the model.",
@@ -94,6 +95,14 @@ def test_a_message_word_for_word(gradcheck: Command, place: Path, code: int, lin
     told = [re.sub(r"(?<=cannot reshape ).*", "...", line) for line in ran.err.splitlines()]
     assert told == lines
     assert (ran.code, ran.out) == (code, "")
+
+
+@pytest.mark.parametrize("line", ["--memory-limit 2GiB --mode full", "--mode nodes", "--mode directional"])
+def test_a_full_check_beyond_the_limit_is_done_as_its_message_says(gradcheck: Command, place: Path, line: str) -> None:
+    ran = gradcheck("conv.onnx", "--y", "c", "--dim", "N=64", "--memory-limit", "1MiB", "--mode", "full")
+    assert (ran.code, all(part in ran.err for part in line.replace(" --mode full", "").split("  "))) == (2, True)
+    limit = () if "limit" in line else ("--memory-limit", "300MiB")
+    assert gradcheck("conv.onnx", "--y", "c", "--dim", "N=64", *limit, *line.split()).code == 0
 
 
 def test_an_operator_without_a_gradient_says_what_it_stops_and_how_far_one_can_check(place: Path) -> None:

@@ -84,6 +84,8 @@ SAID = [
     said("compat", "tf"),
     flag("straight_through", ("quantized.gradcheck.yaml", "--output-format", "json")),
     said("fail_on", "inconclusive", '["inconclusive"]', SPEC),
+    said("select", "GC3", '["GC3"]', SPEC),
+    said("ignore", "GC101", '["GC101"]', SPEC),
     flag("health", ("mlp.onnx", "--y", "loss")),
     flag("exit_zero", SPEC),
     flag("fail_fast", SPEC),

@@ -65,9 +65,10 @@ def test_what_reproduce_prints_gives_the_same_again(gradcheck: Command) -> None:
 def test_concise_is_one_line_a_check(gradcheck: Command) -> None:
     ran = gradcheck("wrong.gradcheck.yaml", "--output-format", "concise")
     wrong, known, right, summary = ran.out.splitlines()
-    assert wrong == "square/wrong: d loss/d x: FAIL GC101 3/3 entries differ, max rel err 5.0e-01"
-    assert known == "square/known: d loss/d x: KNOWN FAILURE fail, as expected: ACME-412 (until 2999-12-31)"
-    assert right.startswith("sum/right: d loss/d h: PASS 3 entries")
+    spec, told = "wrong.gradcheck.yaml", "KNOWN FAILURE fail, as expected: ACME-412 (until 2999-12-31)"
+    assert wrong == f"{spec}:18: square/wrong: d loss/d x: FAIL GC101 3/3 entries differ, max rel err 5.0e-01"
+    assert known == f"{spec}:19: square/known: d loss/d x: {told}"
+    assert right.startswith(f"{spec}:21: sum/right: d loss/d h: PASS 3 entries")
     assert summary == "3 checks: 1 passed, 1 known failure, 1 failed in TIME"
 
 
@@ -95,7 +96,9 @@ def test_github_annotates_what_did_not_pass(gradcheck: Command) -> None:
     assert [line.split("  ")[0] for line in log] == [
         "FAIL GC101 square/wrong: d loss/d x", "KNOWN FAILURE square/known: d loss/d x", "PASS sum/right: d loss/d h",
     ]  # fmt: skip
-    assert first.startswith("::error file=wrong.gradcheck.yaml,title=GC101 square/wrong%3A d loss/d x::3/3 entries")
+    assert first.startswith(
+        "::error file=wrong.gradcheck.yaml,line=18,title=GC101 square/wrong%3A d loss/d x::3/3 entries"
+    )
     assert summary == "3 checks: 1 passed, 1 known failure, 1 failed in TIME"
 
 
@@ -166,10 +169,10 @@ def test_a_folder_and_a_pattern_find_models_and_leave_side_cars_to_them(gradchec
     (folder / "mlp.onnx").rename(nested / "b.onnx")
     (folder / "conv.onnx").rename(folder / "nets" / "a.onnx")
     (nested / "b.gradcheck.yaml").write_text("gradcheck: 1\nchecks: [{name: car, model: b.onnx, x: input, y: loss}]\n")
-    expected = ["nets/a.onnx", "car"]
+    expected = ["nets/a.onnx: d loss/d image", "nets/deep/b.gradcheck.yaml:2: car: d loss/d input"]
     for argument in ("nets", "nets/**/*.onnx", "net*s"):
         lines = gradcheck(argument, "--output-format", "concise").out.splitlines()[:-1]
-        assert [line.split(":")[0] for line in lines] == expected, argument
+        assert [line.partition(": PASS")[0] for line in lines] == expected, argument
 
 
 @pytest.mark.parametrize("color, colored", [("always", True), ("never", False), ("auto", False)])

@@ -569,7 +569,9 @@ def test_a_check_says_what_and_how(read):
             "atol": 0,
         },
         expect={"status": "fail", "forward": None, "reason": "ACME-412", "until": datetime.date(2027, 3, 31)},
+        line=11,
     )
+    assert read(textwrap.dedent(GRAPH) + "checks:\n  - {x: x}\n  - name: two\n    x: W\n").checks[1].line == 12
 
 
 def test_the_only_graph_need_not_be_named(read):

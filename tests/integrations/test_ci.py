@@ -83,7 +83,9 @@ def run_step(name: str, project: Path, inputs: Mapping[str, str]) -> subprocess.
 def test_the_action_checks_annotates_and_sums_up(project: Path) -> None:
     ran = run_step("Check gradients", project, {"models": "models 'specs/*.yaml'", "args": "--points 2"})
     assert ran.returncode == 1, ran.stderr
-    assert re.search(r"^::error file=specs/wrong.gradcheck.yaml,title=GC101 square/wrong", ran.stdout, re.MULTILINE)
+    assert re.search(
+        r"^::error file=specs/wrong.gradcheck.yaml,line=\d+,title=GC101 square/wrong", ran.stdout, re.MULTILINE
+    )
     temp = project.parent / "temp"
     outputs = dict(line.split("=", 1) for line in (temp / "github_output").read_text().splitlines())
     results = json.loads(Path(outputs["results"]).read_text())

@@ -30,7 +30,9 @@ OWN = {
     "needed": st.just({}) | st.fixed_dictionaries({"rtol": NUMBER, "atol": NUMBER}),
     "gradient": st.just({}) | st.fixed_dictionaries(FIGURES, optional={"health": HEALTH, "precision": PRECISION}),
     "power": st.just({}) | st.fixed_dictionaries({"missed_below": NUMBER, "of": TEXT, "probability": NUMBER}),
-    "waiver": st.none() | st.fixed_dictionaries({"status": TEXT, "reason": TEXT, "until": st.none() | TEXT}),
+    "waiver": st.none() | st.fixed_dictionaries({"status": TEXT, "reason": TEXT, "until": st.none() | TEXT},
+                                           optional={"ignored": st.booleans()}),
+    "place": st.just({}) | st.fixed_dictionaries({"file": TEXT, "line": COUNT}),
     "forward": st.just({})
     | st.fixed_dictionaries({"compared_with": st.none(), "reason": TEXT})
     | st.fixed_dictionaries({"compared_with": TEXT, "max_abs_err": NUMBER, "max_rel_err": NUMBER}),

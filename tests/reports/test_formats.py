@@ -243,7 +243,7 @@ def test_a_step_shows_an_annotation_for_each_failure_and_no_other_command(report
         wrong = [check for check in report.checks if check.status not in ("pass", "waived") or check.gates]
         assert len(found) == min(len(wrong), MOST) or len(wrong) > MOST
         assert {name for name, _, _ in found} <= {"error", "warning"}
-        assert all(properties.keys() <= {"file", "title"} for _, properties, _ in found)
+        assert all(properties.keys() <= {"file", "line", "title"} for _, properties, _ in found)
         assert "##[" not in log
 
 

@@ -40,9 +40,9 @@ from gradcheck_cli.checks.claims.claim import (
 from gradcheck_cli.checks.claims.likeness import likeness
 from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.checks.diagnose.suspects import suspect_record
-from gradcheck_cli.checks.estimates import beyond, threads
+from gradcheck_cli.checks.estimates import beyond, threads, too_large
 from gradcheck_cli.checks.modes import Partial, survey_of
-from gradcheck_cli.checks.problem import Problem, obstacle, too_large
+from gradcheck_cli.checks.problem import Problem, obstacle
 from gradcheck_cli.compare.pair import Full, GivenDirections, PairJob, PairResult, Theory
 from gradcheck_cli.compare.ties import judged_together
 from gradcheck_cli.engine.chunks import Budget

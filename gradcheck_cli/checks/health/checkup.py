@@ -444,7 +444,7 @@ def with_gates(check: Check, asked: Collection[str]) -> Check:
 
     Gates that do not concern health stay: they are in a record whatever a run asks for.
     """
-    if check.status == "waived":
+    if check.status == "waived" and not check.ignored:
         return check
     own = tuple(word for word in check.gates if word not in WORDS)
     health = check.gradient.get("health")

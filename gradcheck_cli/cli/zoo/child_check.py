@@ -20,6 +20,7 @@ from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.tasks import Planner, Task, raising
 from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.native.selection import kernels
+from gradcheck_cli.results.record import Check, SpecPlace
 from gradcheck_cli.zoo.child import Desk
 from gradcheck_cli.zoo.job import Job
 from gradcheck_cli.zoo.shelf import FOLDER
@@ -39,7 +40,16 @@ def records(job: Job, desk: Desk) -> Iterator[Mapping[str, Any]]:
     for task in tasks[desk.errand.first :]:
         desk.begin(task.name)
         for check in checker.check(task):
-            yield replace(check, model=replace(check.model, uri=job.uri)).as_json(pictured=True)
+            yield replace(check, model=replace(check.model, uri=job.uri), place=_placed(check, job)).as_json(
+                pictured=True
+            )
+
+
+def _placed(check: Check, job: Job) -> SpecPlace:
+    """The place of a check under the name that its spec has for users; none in a copy that was fetched of another file."""
+    if not check.place or "://" not in job.uri:
+        return check.place
+    return {**check.place, "file": job.uri} if check.place["file"] == job.path else {}
 
 
 def _checker(job: Job, desk: Desk) -> Checker:

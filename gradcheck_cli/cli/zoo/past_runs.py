@@ -36,7 +36,7 @@ RUNS = click.RichArgument(["results"], metavar="RUN...", nargs=-1, required=True
 def report(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> int:
     """Show the results of runs, or turn them into other formats; several make one report.
 
-    It exits with 0 whatever they say, unless --gate, --fail-on or --baseline asks for their verdict.
+    It exits with 0 whatever they say, unless --gate or another option of that panel asks for their verdict.
     """
     for folder in results:
         if not is_run(folder):

@@ -173,7 +173,8 @@ class ZooRun:
     def _append(self, name: str, key: str, records: Sequence[Mapping[str, Any]], timeout: float = 0.0) -> None:
         self.store.append(name, key, records, timeout)
         if self.options.get("fail_fast"):
-            self.stopped |= bool(Report(brief(records), fail_on=gates_of(self.options)).exit_code)
+            judged = [*map(self.results.baseline.judged, brief(records))]
+            self.stopped |= bool(Report(judged, fail_on=gates_of(self.options)).exit_code)
 
     def _is_done(self, name: str, job: Job) -> bool:
         """True if a job was finished before, and nothing that its result depends on has changed."""

@@ -44,20 +44,29 @@ _FIRST_FIELDS = 100_000  # more than a model has before its functions, which com
 _FIXED_SIZE = {1: 8, 5: 4}  # bytes of a number, by wire type
 _RAW = TensorProto.DESCRIPTOR.fields_by_name["raw_data"]
 _BY_START = (
-    (b"PK\x03\x04", "a zip archive (a PyTorch or Keras checkpoint?); export it to ONNX first"),
-    (b"\x89HDF\r\n", "an HDF5 file (Keras weights?); export it to ONNX first"),
+    (
+        b"PK\x03\x04",
+        "a zip archive (a PyTorch or Keras checkpoint?); export it to ONNX first: torch.onnx.export, tf2onnx",
+    ),
+    (b"\x89HDF\r\n", "an HDF5 file (Keras weights?); export it to ONNX first: tf2onnx.convert"),
     (b"\x1f\x8b", "compressed with gzip; unpack it first"),
-    (b"\x80\x02", "a Python pickle (a PyTorch checkpoint?); export it to ONNX first"),
+    (b"\x80\x02", "a Python pickle (a PyTorch checkpoint?); export it to ONNX first: torch.onnx.export"),
     (b"\x80\x04", "a Python pickle; export it to ONNX first"),
     (b"\x93NUMPY", "a NumPy array"),
-    (b"<!doctype html", "a web page (HTML); was the download link that of a page?"),
-    (b"<html", "a web page (HTML); was the download link that of a page?"),
+    (b"<!doctype html", "a web page (HTML); the link that it was downloaded from is that of a page"),
+    (b"<html", "a web page (HTML); the link that it was downloaded from is that of a page"),
     (b"<?xml", "an XML file"),
     (b"{", "a JSON file; a model in JSON is named .json"),
     (b"[", "a JSON file"),
     (b"ir_version", "a model as text (textproto); name it .textproto, or save it in binary form"),
     (b"<", "a model in ONNX's text syntax; name it .onnxtxt, or save it in binary form"),
 )
+
+
+_BY_MARK = {  # after four bytes
+    b"ORTM": "is in ONNX Runtime's own format; give the .onnx file that it was made of",
+    b"TFL3": "is a TFLite model; convert it: python -m tf2onnx.convert --tflite model.tflite --output model.onnx",
+}
 
 
 def read_bytes(path: Path) -> bytes:
@@ -157,12 +166,14 @@ def _diagnosis(data: bytes) -> str:
     for mark, kind in _BY_START:
         if start.startswith(mark.lower()):
             return f"is {kind}"
-    if data[4:8] in (b"ORTM", b"TFL3"):
-        return "is in ONNX Runtime's own format" if data[4:8] == b"ORTM" else "is a TFLite model"
+    if data[4:8] in _BY_MARK:
+        return _BY_MARK[data[4:8]]
     if not any(byte < 9 or 13 < byte < 32 or byte > 126 for byte in data[:4096]):
-        return "is a text file, not a model"
+        return "is a text file, not a model; models are .onnx files, or specs that end in .gradcheck.yaml"
     if ModelProto.DESCRIPTOR.fields_by_name["ir_version"].number << 3 == data[0]:
         return f"is truncated or damaged: its {len(data)} bytes are not a whole ONNX model"
+    if data[8:10] == b'{"':
+        return "holds weights alone (safetensors); export the model that loads them: torch.onnx.export"
     return "is not an ONNX model"
 
 

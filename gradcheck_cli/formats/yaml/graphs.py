@@ -68,6 +68,7 @@ def read_graph(
         sha256=hashlib.sha256(spot.document.data).hexdigest(),
         opset=opset,
         nodes=len(nodes),
+        line=spot.line,
         operators=operators.bodies,
         ranges={key: (each.range[0], each.range[1]) for key, each in written.inputs.items() if each.range is not None},
         dims=dims,

@@ -85,6 +85,12 @@ class DocumentPath:
         """The value at this place, or the nearest one around it if the path does not exist."""
         return self._walk()[0]
 
+    @property
+    def line(self) -> int:
+        """The line of the key at this place; of an entry of a list, that in which it begins."""
+        entry, key = self._walk()
+        return key[0] if key else entry.line
+
     def error(self, message: str, *, key: bool = False) -> SpecError:
         """The error to raise for the value at this place; with `key`, for its key."""
         entry, key_place = self._walk()

@@ -230,6 +230,7 @@ class CheckReader:
             init_targets=_tuple(check.init_targets) or (),
             settings=settings,
             expect=check.expect.model_dump() if check.expect else self.expect,
+            line=spot.line,
         )
 
     def _subject(self, check: CheckSpec, spot: DocumentPath) -> tuple[str | None, str | None]:
