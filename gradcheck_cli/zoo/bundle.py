@@ -19,16 +19,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.arrays import Npz
-from gradcheck_cli.formats.companions import companion_files, copy_files
+from gradcheck_cli.formats.companions import companion_files
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.formats.untrusted import content, sha256_of
+from gradcheck_cli.formats.untrusted import OwnFolder, blocks, content, own_folder, sha256_of
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.containers import Map, Optional
 from gradcheck_cli.graph.containers import Sequence as Items
@@ -123,9 +123,15 @@ class Bundle:
 
 
 def begin(
-    folder: Path, check: str, subject: Subject, settings: Settings, command: Sequence[str], versions: Mapping[str, str]
+    folder: Path,
+    name: str,
+    check: str,
+    subject: Subject,
+    settings: Settings,
+    command: Sequence[str],
+    versions: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Writes `bundle.json` before a check into a new folder, and returns its content; OSError if that fails."""
+    """Writes `bundle.json` before a check into a new folder of a name, and returns its content; OSError if that fails."""
     writer = ValueWriter()
     manifest = {
         "schema": SCHEMA,
@@ -140,15 +146,15 @@ def begin(
         "command": list(command),
         "versions": dict(versions),
     }
-    os.mkdir(folder)
-    if writer.arrays:
-        write_arrays(folder / VALUES, writer.arrays)
-    _write(folder, manifest)
+    with own_folder(folder) as shelf:
+        shelf.make(name)
+    with own_folder(folder, name) as place:
+        _write(place, manifest, writer)
     return manifest
 
 
 def complete(
-    folder: Path,
+    folder: OwnFolder,
     manifest: Mapping[str, Any],
     settings: Settings,
     drawn: Mapping[int, Mapping[str, Any]],
@@ -172,12 +178,10 @@ def complete(
     copy = _copied(path, others, folder, MODEL)
     subject = replace(subject, sha256=subject.sha256 or digest_of(path), files=digests, copy=copy)
     if shipped is not None and shipped.is_dir():
-        _copy({file.name: file for file in shipped.glob("*put_*.pb")}, folder / SHIPPED)
-    if writer.arrays:
-        write_arrays(folder / VALUES, writer.arrays)
+        _copy({file.name: file for file in shipped.glob("*put_*.pb")}, folder, SHIPPED)
     found = {"state": "ended", "model": asdict(subject), "settings": entry, "sizes": dict(sizes), "drawn": values}
     shortened = [{**record, "worst": list(record.get("worst", ()))[:_ENTRIES]} for record in records]
-    _write(folder, {**manifest, **found, "records": shortened, "error": error})
+    _write(folder, {**manifest, **found, "records": shortened, "error": error}, writer)
 
 
 def load(path: str | os.PathLike[str]) -> Bundle:
@@ -185,7 +189,7 @@ def load(path: str | os.PathLike[str]) -> Bundle:
     given = Path(path)
     file = given / MANIFEST if given.is_dir() else given
     try:
-        manifest = json.loads(content(file, _LONGEST))
+        manifest = json.loads(content(file, _LONGEST, own=True))
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
@@ -211,7 +215,10 @@ def digest_of(file: Path) -> str:
 def _bundle(folder: Path, manifest: Mapping[str, Any]) -> Bundle:
     from gradcheck_cli.model import call_options as options
 
-    reader = ValueReader(folder / VALUES if (folder / VALUES).is_file() else None)
+    values = _resolved(folder / VALUES)
+    if not values.is_relative_to(_resolved(folder)):
+        raise UsageError(f"{VALUES} is a link, which is not followed")
+    reader = ValueReader(values if values.is_file() else None)
     model = manifest["model"]
     subject = Subject(
         _path(model["path"]), _text(model["sha256"]), _text(model["graph"]), options.sizes(model["dims"], "dims"),
@@ -299,24 +306,27 @@ def _claim(entry: Any, reader: ValueReader) -> str | Numbers:
     return Numbers(np.asarray(reader.value(values)), _text(origin))
 
 
-def _copied(model: Path, others: Mapping[str, Path], folder: Path, name: str) -> str:
+def _copied(model: Path, others: Mapping[str, Path], folder: OwnFolder, name: str) -> str:
     """The path in a bundle of a copy of a model with its companion files; "" if they are too large to be copied."""
-    return f"{name}/{model.name}" if _copy({model.name: model, **others}, folder / name) else ""
+    return f"{name}/{model.name}" if _copy({model.name: model, **others}, folder, name) else ""
 
 
-def _copy(files: Mapping[str, Path], folder: Path) -> bool:
-    """Copies files to their relative paths in a folder, unless they are too large; True if that was done."""
+def _copy(files: Mapping[str, Path], bundle: OwnFolder, name: str) -> bool:
+    """Copies files to their relative paths in a folder of a bundle, unless they are too large; True if that was done."""
     fits = bool(files) and sum(file.stat().st_size for file in files.values()) <= COPIED
-    if fits:
-        copy_files(files, folder)
+    for path, file in files.items() if fits else ():
+        with bundle.below(f"{name}/{path}") as (folder, last), folder.file(last, "wb") as copy:
+            for block in blocks(file, COPIED):
+                copy.write(block)
     return fits
 
 
-def _write(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Writes `bundle.json` completely or not at all."""
-    new = folder / f"{MANIFEST}.new"
-    new.write_text(json.dumps(strict(manifest), indent=1), encoding="utf-8")
-    os.replace(new, folder / MANIFEST)
+def _write(folder: OwnFolder, manifest: Mapping[str, Any], values: ValueWriter) -> None:
+    """Writes `bundle.json` completely or not at all, and before it the arrays."""
+    if values.arrays:
+        with folder.file(VALUES, "wb") as stream:
+            write_arrays(stream, values.arrays)
+    folder.write(MANIFEST, json.dumps(strict(manifest), indent=1).encode())
 
 
 def _resolved(path: Path) -> Path:
@@ -413,10 +423,9 @@ def _read_arrays(file: Path) -> dict[str, Array]:
     return arrays
 
 
-def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
-    """Writes arrays to a .npz file."""
-    with open(file, "wb") as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
+def write_arrays(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
+    """Writes arrays as a .npz file."""
+    np.savez(file, allow_pickle=False, **arrays)
 
 
 def _in_dtype(array: Array, name: Any) -> Array:

@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import selectors
-import shutil
 import time
 import uuid
 import warnings
@@ -25,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
-from gradcheck_cli.formats.untrusted import leads_out
+from gradcheck_cli.formats.untrusted import leads_out, own_folder
 from gradcheck_cli.graph.memory import allowed, left, spell
 from gradcheck_cli.zoo.engine import WORK, Admission, Done, Feed, Interrupts, folder_of_bundles, record_of_crash
 from gradcheck_cli.zoo.job import LOCAL_CLUSTER, SCHEDULER, SCHEDULERS, Job, JobListener, Limits, cores
 from gradcheck_cli.zoo.parcel import Parcel, difference, packed, versions, with_contents
-from gradcheck_cli.zoo.shelf import prune, renamed, running
+from gradcheck_cli.zoo.shelf import discarded, made, prune, renamed, running
 from gradcheck_cli.zoo.worker import MEMORY, Bundles, GivenUp, JobAnswer, is_given_up, perform
 
 if TYPE_CHECKING:
@@ -254,13 +253,13 @@ def _save(job: Job, bundles: Bundles) -> None:
         for name, files in bundles.items():
             if leads_out(name):
                 continue
-            place = running(folder, name)
-            shutil.rmtree(place, ignore_errors=True)
-            for path, content in files.items():
-                if not leads_out(path):
-                    (place / path).parent.mkdir(parents=True, exist_ok=True)
-                    (place / path).write_bytes(content)
-            renamed(place, folder / name)
+            made(folder)
+            discarded(folder, place := running(name))
+            with own_folder(folder, place, make=True) as bundle:
+                for path in (each for each in files if not leads_out(each)):
+                    with bundle.below(path) as (below, last):
+                        below.write(last, files[path])
+            renamed(folder, place, name)
         prune(folder)
 
 

@@ -568,7 +568,8 @@ def test_an_archive_that_unpacks_to_more_than_memory_is_refused(tmp_path: Path) 
 def test_values_of_all_kinds_come_back(value: Any, tmp_path: Path) -> None:
     writer = ValueWriter()
     entry = json.loads(json.dumps(writer.entry(value)))
-    write_arrays(tmp_path / "v.npz", writer.arrays)
+    with (tmp_path / "v.npz").open("wb") as file:
+        write_arrays(file, writer.arrays)
     assert same(ValueReader(tmp_path / "v.npz").value(entry), value)
 
 

@@ -29,7 +29,7 @@ TIMED = ("duration_s", "peak_rss_mb")
 MODELS, PATIENCE = 16, 200.0
 VICTIMS = ("driver", "child", "both", "driver")
 OF_OTHERS = {".ses"}  # which onnxruntime leaves wherever it is imported
-PASSING = re.compile(r".*\.running-\d+|.*\.old-\d+|.*\.new|\..*\.[0-9a-f]{8}")  # names of what is being written
+PASSING = re.compile(r".*\.running-[\d-]+|.*\.old-\d+|.*\.new|\..*\.[0-9a-f]{8}")  # names of what is being written
 
 
 class Scene:

@@ -19,7 +19,6 @@ import rich_click as click
 
 from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.baseline import gates_of
-from gradcheck_cli.cli.bundles import hide_from_git
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.options import Parsed, names_at, options_of
 from gradcheck_cli.cli.reproduce import quoted
@@ -34,6 +33,7 @@ from gradcheck_cli.results.record import Report
 from gradcheck_cli.zoo import engine
 from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
 from gradcheck_cli.zoo.parcel import shard_of
+from gradcheck_cli.zoo.shelf import hide_from_git
 from gradcheck_cli.zoo.store import ABOUT, About, Line, Store, brief, finished, read_about, write_about
 
 # options that are not stored with a run, and are ignored if its folder has them
