@@ -1,6 +1,6 @@
 """A folder of bundles: their names, those left by crashes, and the number that is kept.
 
-The bundle of a running check is called NAME.running-PID-START, by the number of its process and the time at which that
+The bundle of a running check is called NAME.running-START-PID, by the number of its process and the time at which that
 began, since numbers are given anew.  It gets its final name when the check fails, or after its process has died.
 Several processes may use one folder at the same time.  No link in it is followed, nor one that leads to it.
 """
@@ -18,7 +18,7 @@ from gradcheck_cli.formats.untrusted import HOME, OwnFolder, own_folder, sha256_
 FOLDER, MOST = os.path.join(HOME, "failures"), 100
 IGNORE = ".gitignore"
 _FINISHED = re.compile(r".+-[0-9a-f]{8}")
-_RUNNING = re.compile(r"(.+-[0-9a-f]{8})\.running-(\d{1,10})(?:-(\d{1,20}))?")
+_RUNNING = re.compile(r"(?P<name>.+-[0-9a-f]{8})\.running-(?:(?P<began>\d{1,20})-)?(?P<process>\d{1,10})")
 _STATE, _BEGAN = 0, 19  # fields of /proc/PID/stat, counted from behind the name
 
 
@@ -30,7 +30,7 @@ def bundle_name(check: str, *identity: str) -> str:
 
 def running(name: str) -> str:
     """The name of a bundle while this process runs the check."""
-    return f"{name}.running-{os.getpid()}-{_began(os.getpid())}"
+    return f"{name}.running-{_began(os.getpid()) or 0}-{os.getpid()}"
 
 
 def made(folder: Path) -> None:
@@ -59,12 +59,12 @@ def adopted(folder: Path, process: int | None = None) -> list[Path]:
     found = []
     with suppress(OSError), own_folder(folder) as shelf:
         for name, match in _unfinished(shelf):
-            mine = int(match[2]) == process if process is not None else not _alive(int(match[2]), match[3])
+            of = int(match["process"])
             with suppress(OSError):  # another process was faster; others have to be named nevertheless
-                if mine:
+                if of == process if process is not None else not _alive(of, match["began"]):
                     _without_parts(folder, name)
-                    _renamed(shelf, name, match[1])
-                    found.append(folder / match[1])
+                    _renamed(shelf, name, match["name"])
+                    found.append(folder / match["name"])
     return found
 
 
@@ -78,7 +78,7 @@ def dropped(folder: Path, process: int) -> None:
     """Removes the bundles that a process has begun."""
     with suppress(OSError), own_folder(folder) as shelf:
         for name, match in _unfinished(shelf):
-            if int(match[2]) == process:
+            if int(match["process"]) == process:
                 shelf.remove(name)
 
 
@@ -160,13 +160,13 @@ def _alive(process: int, began: str | None) -> bool:
     except (OSError, OverflowError):
         pass
     now = _began(process)
-    return began is None or not now or now == began
+    return not began or began == "0" or not now or now == began
 
 
 def _began(process: int) -> str:
-    """The time at which a process began, in ticks of the kernel's clock; "0" for one that has ended, "" if unknown."""
+    """The time at which a process began, in ticks of the kernel's clock; "ended" for one that has, "" if unknown."""
     try:
         told = Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2].split()
-        return "0" if told[_STATE] in (b"Z", b"X") else told[_BEGAN].decode()
+        return "ended" if told[_STATE] in (b"Z", b"X") else told[_BEGAN].decode()
     except (OSError, IndexError):
         return ""

@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     models.mlp(project / "models/mlp.onnx")
     (project / "wrong.gradcheck.yaml").write_text(WRONG)
     victim = tmp_path / "victim"
-    for name in (PAST, f"{PAST}.running-999999", f"{PAST}.running-999999-1", "run", "empty"):
+    for name in (PAST, f"{PAST}.running-999999", f"{PAST}.running-1-999999", "run", "empty"):
         (victim / name).mkdir(parents=True)
         (victim / name / "bundle.json").write_text("{}")
         (victim / name / "bundle.json.new").write_text("{")
@@ -164,7 +164,7 @@ def test_whoever_clears_up_takes_links_away_and_not_what_they_lead_to(
     chore: Callable[[Path], object], folder: Path
 ) -> None:
     os.mkdir("shelf")
-    for name in (PAST, f"{PAST}.running-999999", f"{PAST}.running-999999-1"):
+    for name in (PAST, f"{PAST}.running-999999", f"{PAST}.running-1-999999"):
         os.symlink(folder.parent / "victim/run", os.path.join("shelf", name))
     before = content(folder.parent / "victim")
     chore(Path("shelf"))
@@ -188,12 +188,12 @@ def test_the_bundle_of_a_process_that_died_is_told_from_one_of_another_process_w
     parent = os.getppid()
     ticks = Path(f"/proc/{parent}/stat").read_bytes().rpartition(b") ")[2].split()[19].decode()
     other = f"{int(ticks) - 1}"
-    names = [f"net-1234567{n}.running-{parent}-{began}" for n, began in enumerate((ticks, other))]
+    names = [f"net-1234567{n}.running-{began}-{parent}" for n, began in enumerate((ticks, other))]
     for name in names:
         os.makedirs(os.path.join("shelf", name))
     assert adopted(Path("shelf")) == [Path("shelf/net-12345671")]
     assert sorted(os.listdir("shelf")) == [names[0], "net-12345671"]
-    assert running("net").startswith(f"net.running-{os.getpid()}-")
+    assert running("net").endswith(f"-{os.getpid()}")
 
 
 def test_the_bundle_of_a_process_that_nobody_has_asked_for_its_exit_code_is_that_of_a_dead_one(folder: Path) -> None:
