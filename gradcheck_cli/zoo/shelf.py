@@ -19,6 +19,7 @@ FOLDER, MOST = os.path.join(HOME, "failures"), 100
 IGNORE = ".gitignore"
 _FINISHED = re.compile(r".+-[0-9a-f]{8}")
 _RUNNING = re.compile(r"(?P<name>.+-[0-9a-f]{8})\.running-(?:(?P<began>\d{1,20})-)?(?P<process>\d{1,10})")
+_ENDED = "ended"
 _STATE, _BEGAN = 0, 19  # fields of /proc/PID/stat, counted from behind the name
 
 
@@ -160,13 +161,13 @@ def _alive(process: int, began: str | None) -> bool:
     except (OSError, OverflowError):
         pass
     now = _began(process)
-    return not began or began == "0" or not now or now == began
+    return now != _ENDED and (not began or began == "0" or not now or now == began)
 
 
 def _began(process: int) -> str:
-    """The time at which a process began, in ticks of the kernel's clock; "ended" for one that has, "" if unknown."""
+    """The time at which a process began, in ticks of the kernel's clock; `_ENDED` for one that has, "" if unknown."""
     try:
         told = Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2].split()
-        return "ended" if told[_STATE] in (b"Z", b"X") else told[_BEGAN].decode()
+        return _ENDED if told[_STATE] in (b"Z", b"X") else told[_BEGAN].decode()
     except (OSError, IndexError):
         return ""

@@ -84,7 +84,8 @@ class RunState:
     @classmethod
     def of(cls, folder: Path, results: Results) -> RunState:
         about = read_about(folder)
-        return cls(folder, about, FinishedJobs(folder, about.jobs, results.baseline), holder(folder))
+        found = FinishedJobs(folder, about.jobs, results.baseline, bool(about.shard))
+        return cls(folder, about, found, holder(folder))
 
     @property
     def state(self) -> str:

@@ -51,7 +51,7 @@ RUN_OPTIONS: list[click.Parameter] = [
     RERUN,
     ENGINE,
     DASK,
-    own("--shard", type=SHARD, metavar="I/N", help="Only this part of the models, the same at any time."),
+    own("--shard", type=SHARD, metavar="I/N", help="Only this part of the models; parts take about the same time."),
     SHOW,
 ]
 SOURCES = click.RichArgument(["sources"], nargs=-1, required=True, metavar="SRC...", type=click.Path())
