@@ -187,7 +187,7 @@ def repaired(scene: Scene, expected: dict[str, list[dict[str, Any]]]) -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_when_the_server_of_its_processes_is_killed(scene: Scene) -> None:
-    """Jobs that ran then are lost as if each had crashed; the others are not."""
+    """It is started again, and so are the checks that ran then."""
     process = scene.start()
     deadline = time.monotonic() + 600
     while not scene.children() and time.monotonic() < deadline:
@@ -196,9 +196,8 @@ def test_a_run_goes_on_when_the_server_of_its_processes_is_killed(scene: Scene) 
     assert servers
     os.kill(servers[0], signal.SIGKILL)
     process.communicate(timeout=600)
-    assert process.returncode in (1, 6)
+    assert process.returncode == 1
     assert len(scene.records()) == MODELS + 6
-    assert scene.to_the_end("--rerun", "failed")[0] == 1
     assert {code for codes in scene.records().values() for code in (codes[0]["code"],)} >= {"", "GC101"}
     assert not any(r["code"] == "GC603" for rs in scene.records().values() for r in rs)
 
