@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,8 +13,6 @@ from typing import Any
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report.text import AS_JSON, AS_XML, Style, harmless, still
 from gradcheck_cli.results.record import Check, Report
-
-_IN_MEMORY = 1 << 20  # characters of a report that is being made, before it goes to a temporary file
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +135,11 @@ def write(path: str, report: Report, style: Style, name: str = "") -> None:
         form.require()
         form.load().write_folder(report, path)
     else:
-        import tempfile
+        from gradcheck_cli.formats.whole_file import whole
 
-        with tempfile.SpooledTemporaryFile(
-            _IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace", newline="\n"
-        ) as made:
+        with whole(path) as file:
             for part in parts(form.name, report, style):
-                made.write(part)
-            made.seek(0)  # what cannot be made has left an earlier file as it is
-            with open(path, "w", encoding="utf-8", newline="\n") as file:
-                shutil.copyfileobj(made, file)
+                file.write(part.encode("utf-8", "backslashreplace"))
 
 
 def by_check(checks: Iterable[Check]) -> Iterator[tuple[Check, ...]]:

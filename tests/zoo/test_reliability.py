@@ -192,7 +192,7 @@ def repaired(scene: Scene, expected: dict[str, list[dict[str, Any]]]) -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_when_the_server_of_its_processes_is_killed(scene: Scene) -> None:
-    """It is started again, and so are the checks that ran then."""
+    """The server is started again, and so are the checks that ran then."""
     process = scene.start()
     deadline = time.monotonic() + 600
     while not scene.children() and time.monotonic() < deadline:
