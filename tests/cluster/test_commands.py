@@ -174,3 +174,25 @@ def test_what_cannot_be_is_an_error_of_usage(folder: Path, args: tuple[str, ...]
     code, _, err = run(*args)
     assert code == 2
     assert said in " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    "args", [("zoo", "models", "--run", "run"), ("check", "models/conv.onnx")], ids=["a zoo", "a check"]
+)
+def test_a_cluster_without_workers_says_so_and_is_waited_for_no_longer_than_the_time_limit(
+    args: tuple[str, ...], folder: Path
+) -> None:
+    (folder / "cluster").mkdir()
+    empty = Started(folder / "cluster")
+    try:
+        empty.schedule()
+        code, out, err = run(*args, "--dask", str(empty.file), "--timeout", "2s")
+    finally:
+        empty.end()
+    assert (code, out) == (2, "")
+    lines = [line for line in err.splitlines() if not line.startswith("note: results")]
+    assert lines[0] == f"note: the scheduler at {empty.file} has no worker yet; waiting 1.8 s for one (--timeout: less)"
+    assert lines[1].startswith(
+        f"error GC201: the scheduler at {empty.file} has no worker after 1.8 s; start some: dask"
+    )
+    assert len(lines) == 2

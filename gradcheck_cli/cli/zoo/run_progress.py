@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gradcheck_cli.cli import note
 from gradcheck_cli.errors import shown
 from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.report.text import columns, count, cut, seconds
@@ -83,6 +84,9 @@ class ZooProgress(JobListener):
         if (ran := self.running.pop(job.key, None)) is not None:
             self.spent.append(self.clock() - ran.began)
         self._count(records)
+
+    def remark(self, text: str) -> None:
+        note(text)
 
     def _count(self, records: Sequence[Mapping[str, Any]]) -> None:
         with self._one_at_a_time:  # `passed_over` is called in another thread
