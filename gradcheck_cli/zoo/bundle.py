@@ -32,7 +32,7 @@ from gradcheck_cli.formats.untrusted import OwnFolder, blocks, content, own_fold
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.containers import Map, Optional
 from gradcheck_cli.graph.containers import Sequence as Items
-from gradcheck_cli.graph.memory import allowed, installed
+from gradcheck_cli.graph.memory import allowed, spell
 from gradcheck_cli.results.record import strict
 from gradcheck_cli.settings import SETTINGS, Numbers, Option, Settings
 
@@ -44,6 +44,7 @@ DRAWN = 256 << 20  # bytes of drawn values that are kept; more are drawn again f
 _LONGEST = 64 << 20  # bytes of a bundle.json
 MOST_BYTES = 1 << 30  # of all arrays together, uncompressed
 _ENTRIES = 100  # of each record
+LONGEST, MOST_POINTS, MOST_ENTRIES = 3600.0, 100, 1 << 20  # seconds, and what a bundle may ask for unless it is typed
 _DEEPEST = 16  # nested sequences and optionals
 _NATIVE = "biufc"
 
@@ -88,6 +89,7 @@ class Bundle:
     error: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     state: str = "ended"
+    bounded: Mapping[str, str] = field(default_factory=dict)  # sentences on options of which it asks for too much
 
     def source(self, *, allow_python: bool = False) -> Source:
         """Reads the model."""
@@ -196,12 +198,23 @@ def load(path: str | os.PathLike[str]) -> Bundle:
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise UsageError(f"{file} is no bundle of a failed check: its schema is not {SCHEMA}")
+    if half := _half(manifest):
+        raise UsageError(f"{file} is no bundle: it holds half of a character, {half}, which is no text")
     try:
         return _bundle(file.parent, manifest)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UsageError(f"{file} is no bundle: {type(error).__name__}: {error}") from None
+
+
+def _half(manifest: Mapping[str, Any]) -> str:
+    """The first half of a surrogate pair that stands alone; names of files may hold bytes that are no UTF-8."""
+    try:
+        json.dumps(manifest, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        return shown(error.object[error.start])
+    return ""
 
 
 def digest_of(file: Path) -> str:
@@ -224,31 +237,47 @@ def _bundle(folder: Path, manifest: Mapping[str, Any]) -> Bundle:
         _path(model["path"]), _text(model["sha256"]), _text(model["graph"]), options.sizes(model["dims"], "dims"),
         {_path(name): _text(digest) for name, digest in model["files"].items()}, _path(model["copy"]),
     )  # fmt: skip
+    settings, bounded = _bounded(_settings(manifest["settings"], reader, folder))
     drawn = {int(i): {_text(n): reader.value(v) for n, v in values.items()} for i, values in manifest["drawn"].items()}
     return Bundle(
         folder=folder,
         check=_text(manifest["check"]),
         subject=subject,
-        settings=_settings(manifest["settings"], reader, folder),
+        settings=settings,
         sizes=options.sizes(manifest["sizes"], "sizes"),
         drawn=drawn,
         records=tuple(dict(record) for record in manifest["records"]),
         error=_text(manifest["error"]),
         versions={_text(name): _text(version) for name, version in manifest["versions"].items()},
         state=_text(manifest["state"]),
+        bounded=bounded,
     )
 
 
 def _settings(entry: Mapping[str, Any], reader: ValueReader, folder: Path) -> Settings:
-    """The settings of a bundle, validated like arguments of a call; jobs and memory are limited to what is here."""
+    """The settings of a bundle, validated like arguments of a call."""
     unfit = [name for name in entry if name not in SETTINGS]
     if unfit:
         raise UsageError(f"it has the setting {shown(str(unfit[0]))!r}, which this version of gradcheck does not know")
     kept = [(SETTINGS[name], value) for name, value in entry.items() if value is not None]
     given = {option.field: _setting(option, value, reader, folder) for option, value in kept if option.kind != "data"}
-    found = Settings(**given)
-    jobs, memory = min(found.jobs, os.cpu_count() or 1), min(allowed(found.memory_limit), installed())
-    return replace(found, jobs=jobs, memory_limit=memory)
+    return Settings(**given)
+
+
+def _bounded(asked: Settings) -> tuple[Settings, dict[str, str]]:
+    """The settings with no more than a stranger's bundle may take of this machine, and what was more, by option."""
+    here = {"timeout": LONGEST, "memory_limit": allowed(), "points": MOST_POINTS, "max_entries": MOST_ENTRIES}
+    wanted = {name: getattr(asked, name) or most for name, most in here.items()}
+    more = {name: value for name, value in wanted.items() if value > here[name]}
+    bounded: Any = {name: min(value, here[name]) for name, value in wanted.items()}
+    jobs = min(asked.jobs, os.cpu_count() or 1)
+    return replace(asked, jobs=jobs, **bounded), {name: _too_much(name, more[name], here[name]) for name in more}
+
+
+def _too_much(name: str, wanted: float, most: float) -> str:
+    """A sentence about an option of which a bundle asks for too much."""
+    said = [spell(each) if name == "memory_limit" else f"{each:g}" for each in (wanted, most)]
+    return f"it asks for --{name.replace('_', '-')} {said[0]}, and has {said[1]} unless more is typed"
 
 
 def _setting(option: Option, entry: Any, reader: ValueReader, folder: Path) -> Any:
