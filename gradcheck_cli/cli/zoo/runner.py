@@ -34,11 +34,12 @@ from gradcheck_cli.results.record import Report
 from gradcheck_cli.zoo import engine
 from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
 from gradcheck_cli.zoo.parcel import expected_seconds, shared_out
+from gradcheck_cli.zoo.remote import reaching
 from gradcheck_cli.zoo.shelf import hide_from_git
 from gradcheck_cli.zoo.store import ABOUT, About, Line, Store, brief, finished, read_about, write_about
 
 # options that are not stored with a run, and are ignored if its folder has them
-_OF_ONE_TIME = {"folder", "rerun", "show", "fail_fast", "allow_python", *names_at("Output")}
+_OF_ONE_TIME = {"folder", "rerun", "show", "fail_fast", "allow_python", "allow_local", *names_at("Output")}
 
 
 def begin(sources: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> int:
@@ -64,6 +65,11 @@ def go_on(folder: str, given: Mapping[str, Any], ctx: click.Context) -> int:
 
 
 def _run(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: click.Context) -> int:
+    with reaching(local=bool(given.get("allow_local"))):
+        return _ran(sources, given, folder, ctx)
+
+
+def _ran(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: click.Context) -> int:
     found = places(sources)
     near = common_folder([place.path for place in found if place.path] or ["."])
     options = {**settings_above(near, ctx), **given}
