@@ -106,16 +106,16 @@ def test_a_path_that_is_a_folder_of_somebody_else_is_refused(path: str, folder: 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", WRITTEN)
 def test_at_ctrl_c_there_is_the_earlier_one_or_the_new_one(path: str, folder: Path) -> None:
-    """At twelve moments of a run; a page can differ by the time that it took, so that it is looked at for its end."""
+    """At six moments of a run; a page can differ by the time that it took, so that it is looked at for its end."""
     assert ran(*WRITTEN[path]).returncode in (0, 1)
     before, began = content(path), time.monotonic()
     ran(*WRITTEN[path])
     took = time.monotonic() - began
-    for part in range(12):
+    for part in range(6):
         process = subprocess.Popen(
             [*PYTHON, *WRITTEN[path]], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
-        time.sleep(took * (0.45 + 0.05 * part))
+        time.sleep(took * (0.5 + 0.1 * part))
         process.send_signal(signal.SIGINT)
         err = process.communicate(timeout=600)[1]
         assert process.returncode in (0, 1, 130, -signal.SIGINT), err
