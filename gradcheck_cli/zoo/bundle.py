@@ -189,7 +189,7 @@ def complete(
 def load(path: str | os.PathLike[str]) -> Bundle:
     """Reads the bundle in a folder, or the one of a `bundle.json`; raises a UsageError if it is not valid."""
     given = Path(path)
-    file = given / MANIFEST if given.is_dir() else given
+    file = given / MANIFEST if os.path.isdir(given) else given
     try:
         manifest = json.loads(content(file, _LONGEST, own=True))
     except OSError as error:

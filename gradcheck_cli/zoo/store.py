@@ -65,7 +65,7 @@ def read_about(folder: Path) -> About:
     try:
         told = json.loads(content(place, _LARGEST, own=True))
         about = {name: told[name] for name in _KINDS}
-        texts = all(isinstance(text, str) for text in (*about["sources"], *about["jobs"]))
+        texts = all(isinstance(text, str) and "\0" not in text for text in (*about["sources"], *about["jobs"]))
         kinds = all(isinstance(about[name], kind) for name, kind in _KINDS.items())
         if told["schema"] != SCHEMA or not (texts and kinds):
             raise ValueError

@@ -81,7 +81,7 @@ def test_what_finds_no_room_leaves_the_earlier_one_and_nothing_else(path: str, e
 def test_a_disk_that_is_full_leaves_the_earlier_one_and_nothing_else(path: str, folder: Path) -> None:
     os.mkdir("disk")
     earlier = "true" if path.endswith("/") else f"printf earlier > disk/{path}"
-    script = f'mount -t tmpfs -o size=8k none disk && {earlier} && "$@"; code=$?; cp -r disk copied; exit $code'
+    script = f'mount -t tmpfs -o size=4k none disk && {earlier} && "$@"; code=$?; cp -r disk copied; exit $code'
     args = [word.replace(path, f"disk/{path}") for word in WRITTEN[path]]
     apart = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh", *PYTHON, *args]
     full = subprocess.run(apart, capture_output=True, text=True, timeout=600)
