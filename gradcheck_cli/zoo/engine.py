@@ -119,11 +119,16 @@ class Engine:
         self.selector.register(child.process.sentinel, selectors.EVENT_READ, partial(self._ended, child))
 
     def _forked(self, errand: Errand, records: Sequence[dict[str, Any]]) -> Running:
-        """A new child; the server that it is forked from is started again if it was killed meanwhile."""
-        with calm():
-            with suppress(OSError, EOFError):
-                return Running.start(errand, records, self.context)
-            return Running.start(errand, records, self.context)
+        """A new child; the server that it is forked from is started again once it is known to have been killed."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                with calm():
+                    return Running.start(errand, records, self.context)
+            except (OSError, EOFError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_TICK)
 
     def _turn(self, timeout: float) -> None:
         """Handles everything that has happened since the last turn, or waits for something."""

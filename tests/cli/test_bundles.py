@@ -171,7 +171,8 @@ def test_the_values_are_those_that_were_drawn_whatever_draws_now(gradcheck: Comm
     path = only_bundle()
     with np.load(path / "values.npz") as saved:
         changed = {name: np.array([0.5, 0.625, 0.75]) for name in saved.files}
-    write_arrays(path / "values.npz", changed)
+    with (path / "values.npz").open("wb") as file:
+        write_arrays(file, changed)
     [record] = records(gradcheck("reproduce", str(path), "--output-format", "json").out)
     assert sorted(entry["theoretical"] for entry in record["worst"]) == [0.5, 0.625, 0.75]
 
