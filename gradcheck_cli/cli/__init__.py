@@ -43,7 +43,7 @@ def main(args: Sequence[str] | None = None) -> int:
         _flush()
         return code
     except KeyboardInterrupt:
-        interrupts.heard()
+        interrupts.last()
         return _end("interrupted", INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has gone
         _discard_output()

@@ -31,6 +31,8 @@ def run_again(path: str, given: Mapping[str, Any], ctx: click.Context) -> int:
     bundle = load(path)
     if bundle.state == "running":
         note("its process ended before this check did")
+    for name in bundle.bounded.keys() - given.keys():
+        note(bundle.bounded[name])
     for change in bundle.changes():
         note(change)
     task = Task(bundle.check, bundle.subject.path, lambda: _source(bundle, given))

@@ -6,8 +6,8 @@ it; the next run in the same folder finds it and gives it its name.  Saving neve
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,10 +21,11 @@ from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import GradcheckError, shown
 from gradcheck_cli.formats.source import Source
+from gradcheck_cli.formats.untrusted import own_folder
 from gradcheck_cli.points.test_data import BESIDE
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.zoo.shelf import FOLDER, adopted, bundle_name, clear, dropped, prune, renamed, running
+from gradcheck_cli.zoo.shelf import adopted, bundle_name, clear, discarded, dropped, made, prune, renamed, running
 
 if TYPE_CHECKING:
     from gradcheck_cli.points.point import Point
@@ -41,7 +42,6 @@ class Bundles:
 
     def __init__(self, folder: str, *, shared: bool = False) -> None:
         self.folder, self.shared = None if folder == "none" else Path(folder), shared
-        self.own = folder == FOLDER  # to be made and cleared away, and unseen by git
         self.saved: list[Path] = []
         self.crashed: list[Path] = []
         self.lost: list[str] = []
@@ -88,19 +88,13 @@ class Bundles:
             dropped(self.folder, process)
             clear(self.folder)
 
-    def made(self, folder: Path) -> None:
-        """Makes the folder of all bundles if it does not exist."""
-        folder.mkdir(parents=True, exist_ok=True)
-        if self.own:
-            hide_from_git(folder.parent)
-
 
 class Keeper:
     """The bundle of one check: begun before it, completed if it fails, removed if not."""
 
     def __init__(self, bundles: Bundles, task: Task) -> None:
         self.bundles, self.task = bundles, task
-        self.running: Path | None = None
+        self.running = ""  # the name of the bundle, while it has one
         self.name = self.trouble = ""
         self.settings = Settings()
         self.manifest: Mapping[str, Any] = {}
@@ -118,18 +112,18 @@ class Keeper:
         targets = (*(settings.x or ()), "/", *(settings.y or ()))
         self.name = bundle_name(self.task.name, path, self.task.graph, *targets, identity(settings))
         subject = Subject(path, source.sha256, self.task.graph, dict(source.dims))
-        place = running(folder, self.name)
+        name = running(self.name)
         try:
-            self.bundles.made(folder)
-            self.manifest = begin(place, self.task.name, subject, settings, sys.argv, versions())
-            self.running = place
+            made(folder)
+            self.manifest = begin(folder, name, self.task.name, subject, settings, sys.argv, versions())
+            self.running = name
         except Exception as error:  # whatever goes wrong here has nothing to do with the gradient
             self.trouble = _reason(error)
-            shutil.rmtree(place, ignore_errors=True)
+            discarded(folder, name)
 
     def see(self, index: int, point: Point) -> None:
         """Keeps the inputs that were drawn for a point of the check."""
-        if self.running is not None:
+        if self.running:
             given = {*self.settings.x_init_value, *self.settings.extra_feed_dict}
             self.drawn[index] = {n: v for n, v in point.feeds.items() if n not in given}
             self.sizes = point.dims
@@ -142,7 +136,8 @@ class Keeper:
 
     def save(self, records: Sequence[Mapping[str, Any]], error: str = "") -> Path | None:
         """Completes the bundle and gives it its name; None where there is none, or it cannot be written."""
-        if self.running is None or self.bundles.folder is None:
+        folder = self.bundles.folder
+        if not self.running or folder is None:
             self.bundles.lost += [self.trouble] if self.trouble else []
             return None
         from gradcheck_cli.zoo.bundle import complete
@@ -151,33 +146,30 @@ class Keeper:
             given = self.settings.test_data  # a folder, or the one beside the model
             beside = Path(self.task.model).parent / BESIDE if given == "auto" else given
             shipped = beside if any(record["forward"].get("agrees") is False for record in records) else None
-            complete(self.running, self.manifest, self.settings, self.drawn, self.sizes, records, error, shipped)
-            path = renamed(self.running, self.bundles.folder / self.name)
-            prune(self.bundles.folder)
+            with own_folder(folder, self.running) as place:
+                complete(place, self.manifest, self.settings, self.drawn, self.sizes, records, error, shipped)
+            path = renamed(folder, self.running, self.name)
+            prune(folder)
         except Exception as failure:
             self.bundles.lost.append(_reason(failure))
             return None
-        self.running = None
+        self.running = ""
         self.bundles.saved.append(path)
         return path
 
     def discard(self) -> None:
         """Removes the bundle of a check that passed."""
         if self.bundles.folder is not None and self.name:
-            if self.running is not None:
-                shutil.rmtree(self.running, ignore_errors=True)
+            if self.running:
+                discarded(self.bundles.folder, self.running)
             if not self.bundles.shared:
                 clear(self.bundles.folder)
-        self.running = None
-
-
-def hide_from_git(folder: Path) -> None:
-    """Makes git ignore a folder, unless somebody has said otherwise there."""
-    if not (ignore := folder / ".gitignore").exists():
-        ignore.write_text("*\n", encoding="utf-8")
+        self.running = ""
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ELOOP:
+        return str(error.strerror)
     if isinstance(error, OSError) and error.filename:
         return f"{shown(str(error.filename))}: {error.strerror}"
     return str(error) or type(error).__name__

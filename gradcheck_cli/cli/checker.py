@@ -202,7 +202,7 @@ def _others(
     from gradcheck_cli.zoo.cluster import elsewhere, on_workers  # where somebody asks for it
 
     settings = settings if limited else on_workers(settings)
-    return settings, elsewhere(given.get("dask") or "", source, settings)
+    return settings, elsewhere(given.get("dask") or "", source, settings, note)
 
 
 def is_elsewhere(given: Mapping[str, Any]) -> bool:

@@ -77,9 +77,10 @@ def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> 
         raise click.UsageError("--jvp and --hvp are two files: write one after the other.", ctx)
     from gradcheck_cli.checks.forward.runtime import WORKER
     from gradcheck_cli.cli.limits import within
+    from gradcheck_cli.report.text import clean
 
     WORKER.warm()  # it gets ready while what follows is imported
-    sys.stdout.write("\n".join(within(options, partial(_made, ctx, models, output, options))) + "\n")
+    sys.stdout.write(clean("\n".join(within(options, partial(_made, ctx, models, output, options))) + "\n"))
     return 0
 
 

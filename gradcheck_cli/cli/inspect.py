@@ -31,6 +31,7 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
     from gradcheck_cli.errors import GradcheckError
     from gradcheck_cli.graph.memory import exhausted, held
     from gradcheck_cli.report.model_overview import text
+    from gradcheck_cli.report.text import AS_JSON, harmless
     from gradcheck_cli.results.record import worst_code
 
     files, missing = expand(models)
@@ -44,10 +45,11 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
             errors.append(exhausted(error) if isinstance(error, MemoryError) else error)
     if options["output_format"] == "json" and found:
         parts = [each.as_json() for each in found]
-        sys.stdout.write(json.dumps(parts[0] if len(parts) == 1 else parts, indent=2, default=str) + "\n")
+        told = json.dumps(parts[0] if len(parts) == 1 else parts, indent=2, default=str)
+        sys.stdout.write(harmless(told, *AS_JSON) + "\n")
     else:
         style = style_of({name: value for name, value in options.items() if value is not None})
-        sys.stdout.write("\n".join(text(each, style) for each in found))
+        sys.stdout.write(harmless("\n".join(text(each, style) for each in found), color=style.color))
     for each in errors:
         say(each)
     return worst_code({each.exit_code for each in errors} or {0})

@@ -28,6 +28,13 @@ def heard() -> None:
         _waiting.pop().cancel()
 
 
+def last() -> None:
+    """Has the process end undisturbed: it was told to, and says so; another interrupt changes nothing."""
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    heard()
+
+
 def unraised(found: sys.UnraisableHookArgs) -> None:
     """Brings an interrupt again soon that came while a callback of a weak reference ran."""
     if found.exc_type is KeyboardInterrupt:

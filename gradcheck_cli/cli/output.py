@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, TextIO
 from gradcheck_cli.cli import note
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report import FORMATS, format_of, parts, write
-from gradcheck_cli.report.text import ENDLESS, Style
+from gradcheck_cli.report.text import ENDLESS, Style, harmless
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Pictures
 
@@ -71,7 +70,7 @@ class Output:
         if self.heatmap:
             shown = [c for c in drawn if self.style.verbosity >= 0 or not c.passes]
             text = "".join(heatmap.section(c, self.style) for c in shown)
-            _print(text, sys.stdout if self.for_people else sys.stderr)
+            _print(harmless(text, color=self.style.color), sys.stdout if self.for_people else sys.stderr)
         for check in drawn if self.plot else ():
             self.drawn += 1
             plot.write(check, path := plot.numbered(self.plot, self.drawn))
@@ -97,18 +96,12 @@ class Output:
 
     def put(self, text: str) -> None:
         """Prints text to stdout."""
-        _print(self._obeyed_by_none(text))
+        _print(self.format.harmless(text, color=self.style.color))
 
     def whole(self, report: Report) -> None:
         """Prints a whole report."""
         for part in parts(self.format.name, report, self.style):
             self.put(part)
-
-    def _obeyed_by_none(self, text: str) -> str:
-        """A text in which no name of a model is a command to GitHub's runner, which reads the logs of every step."""
-        if self.format.workflow or os.environ.get("GITHUB_ACTIONS") != "true":
-            return text
-        return re.sub(r"(?m)^(\s*):(?=:)|(?<=##)(?=\[)", r"\1: ", text)
 
     def write_reports(self, report: Report, form: str = "") -> None:
         """Writes the files of `--report`, without colors and with every entry that was kept.

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from gradcheck_cli.errors import shown
+
 if TYPE_CHECKING:
     from gradcheck_cli.checks.estimates import Forecast
 
@@ -96,7 +98,7 @@ class Progress:
         now = self.clock()
         self.remaining.expect({each.title: each.seconds for each in found}, now)
         for each in found if self.verbose else ():
-            print(f"{self.model}  {each}", file=sys.stderr, flush=True)
+            _line(f"{self.model}  {each}")
         if self.on and self.terminal and sum(each.seconds for each in found) > _PATIENCE:
             self._draw(self.model, "", now)
 
@@ -118,7 +120,7 @@ class Progress:
         if self.terminal:
             self._draw(title, f"{done}/{total}", now)
         else:
-            print(f"{title}  {done}/{total}{self._left(now)}", file=sys.stderr, flush=True)
+            _line(f"{title}  {done}/{total}{self._left(now)}")
 
     def done(self) -> None:
         """Removes the bar, so that the next text is printed on lines of its own."""
@@ -137,8 +139,8 @@ class Progress:
     def _draw(self, title: str, part: str, now: float) -> None:
         part = f"{part}{self._left(now)}".strip()
         if self._bar is None:
-            self._open(title, part)
-        self._bar.update(self._task, description=title, completed=self.remaining.share(now), part=part)
+            self._open(shown(title), part)
+        self._bar.update(self._task, description=shown(title), completed=self.remaining.share(now), part=part)
 
     def _open(self, title: str, part: str) -> None:
         from rich.console import Console
@@ -155,3 +157,10 @@ class Progress:
         self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
         self._task = self._bar.add_task(title, total=1.0, part=part)
         self._bar.start()
+
+
+def _line(text: str) -> None:
+    """Prints a line to stderr."""
+    from gradcheck_cli.report.text import clean
+
+    print(clean(text), file=sys.stderr, flush=True)

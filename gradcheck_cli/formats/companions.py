@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +35,6 @@ def named_files(path: Path) -> list[str]:
         return [name for name in dict.fromkeys(names) if not leads_out(name)]
     except (GradcheckError, OSError, ValueError, MemoryError):
         return []
-
-
-def copy_files(files: Mapping[str, Path], folder: Path) -> None:
-    """Copies files to their relative paths in a folder."""
-    for name, file in files.items():
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, place)
 
 
 def _external_data(path: Path) -> Iterator[str]:

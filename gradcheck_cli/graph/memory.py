@@ -27,6 +27,7 @@ _UNKNOWN = 64 << 30  # bytes: assumed for a machine that does not tell
 _ENDLESS = sys.maxsize
 _ADDRESSED = 1 << 62  # bytes: NumPy refuses larger shapes, even with a dimension of 0
 _CHEAP = 32 << 20  # bytes: smaller requests are not checked
+_BEYOND = 1 << 64  # a size larger than any address
 _MOMENT, _FAR = 0.05, 16  # seconds, and how many times as much is far more
 _NO_THREAD = ("Resource temporarily unavailable", "can't start new thread")  # said by C++, and by Python
 _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")  # this process's control groups, and their mount point
@@ -69,7 +70,7 @@ class _Measured:
 
 def require_shape(shape: Sequence[int], what: str = "a tensor") -> None:
     """Raises MemoryError for a shape whose entries, at 8 bytes each, do not fit into the memory that is left."""
-    size = 8.0 * math.prod(float(d) for d in shape if d)
+    size = 8.0 * math.prod(float(min(d, _BEYOND)) for d in shape if d)
     if size > _CHEAP and (0 not in shape or size > _ADDRESSED):
         require(size, f"{what} of shape {_brief(shape)}")
 
@@ -187,7 +188,7 @@ def spell(size: float) -> str:
 
 
 def _brief(shape: Sequence[int]) -> str:
-    sizes = [str(size) for size in shape]
+    sizes = [str(size) if size < _BEYOND else f"2^{size.bit_length()}" for size in shape]
     return f"[{','.join(sizes if len(sizes) <= 8 else [*sizes[:6], '...', sizes[-1]])}]"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,10 +11,8 @@ from itertools import groupby
 from typing import Any
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.report.text import Style
+from gradcheck_cli.report.text import AS_JSON, AS_XML, Style, harmless, still
 from gradcheck_cli.results.record import Check, Report
-
-_IN_MEMORY = 1 << 20  # characters of a report that is being made, before it goes to a temporary file
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +33,15 @@ class Format:
     workflow: bool = False  # holds commands to GitHub's runner, which takes a summary of the step besides
     pictured: bool = False  # shows pictures of what is wrong, so that records have to keep the data of these
     needs: tuple[str, ...] = ()  # modules of the extra `report`
+    instead: tuple[str, str] = (": ", "## ")  # of marks at which a runner would take a line for a command to it
 
     def load(self) -> Any:
         """Imports the module of the format."""
         return import_module(f"{__name__}.{self.module}")
+
+    def harmless(self, text: str, *, color: bool = False) -> str:
+        """A text of the format in which names do no harm; commands to a runner are those of the format itself."""
+        return still(text, color=color) if self.workflow else harmless(text, *self.instead, color=color)
 
     def require(self) -> None:
         """Raises UsageError where what it is made with is not installed."""
@@ -53,17 +55,21 @@ FORMATS = {
     for each in (
         Format("full", "full", "reading: tables, then what failed and where to look", streamed=True, for_people=True),
         Format("concise", "concise", "reading, a line a check", streamed=True, for_people=True),
-        Format("json", "json_records", "scripts, and `gradcheck report` later", (".json",)),
-        Format("jsonl", "json_records", "pandas and DuckDB: a record a line", (".jsonl",), streamed=True),
-        Format("junit", "junit", "test reports of CI services, such as Jenkins and GitLab", (".xml",)),
+        Format("json", "json_records", "scripts, and `gradcheck report` later", (".json",), instead=AS_JSON),
+        Format(
+            "jsonl", "json_records", "pandas and DuckDB: a record a line", (".jsonl",), streamed=True, instead=AS_JSON
+        ),
+        Format(
+            "junit", "junit", "test reports of CI services, such as Jenkins and GitLab", (".xml",), instead=AS_XML
+        ),
         Format("github", "github", "GitHub Actions: annotations and a summary", streamed=True, workflow=True),
-        Format("gitlab", "gitlab", "GitLab's Code Quality, in the merge request"),
+        Format("gitlab", "gitlab", "GitLab's Code Quality, in the merge request", instead=AS_JSON),
         Format(
             "html", "html", "looking at: pages with pictures", (".html",),
-            stdout=False, folder=True, pictured=True, needs=("jinja2", "matplotlib"),
+            stdout=False, folder=True, pictured=True, needs=("jinja2", "matplotlib"), instead=AS_XML,
         ),
         Format("markdown", "markdown", "pull requests and wikis", (".md",)),
-        Format("sarif", "sarif", "code scanning", (".sarif",), stdout=False),
+        Format("sarif", "sarif", "code scanning", (".sarif",), stdout=False, instead=AS_JSON),
     )
 }  # fmt: skip
 
@@ -94,6 +100,10 @@ def parts(name: str, report: Report, style: Style) -> Iterator[str]:
     """A whole report in pieces, as far as the format allows: with many records it may not fit into memory."""
     form = FORMATS[name]
     form.require()
+    yield from (form.harmless(part, color=style.color) for part in _made(form, report, style))
+
+
+def _made(form: Format, report: Report, style: Style) -> Iterator[str]:
     module = form.load()
     if form.streamed:
         yield from (module.section(group, style) for group in by_check(report.checks))
@@ -125,16 +135,11 @@ def write(path: str, report: Report, style: Style, name: str = "") -> None:
         form.require()
         form.load().write_folder(report, path)
     else:
-        import tempfile
+        from gradcheck_cli.formats.whole_file import whole
 
-        with tempfile.SpooledTemporaryFile(
-            _IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace", newline="\n"
-        ) as made:
+        with whole(path) as file:
             for part in parts(form.name, report, style):
-                made.write(part)
-            made.seek(0)  # what cannot be made has left an earlier file as it is
-            with open(path, "w", encoding="utf-8", newline="\n") as file:
-                shutil.copyfileobj(made, file)
+                file.write(part.encode("utf-8", "backslashreplace"))
 
 
 def by_check(checks: Iterable[Check]) -> Iterator[tuple[Check, ...]]:

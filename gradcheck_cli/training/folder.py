@@ -14,7 +14,8 @@ from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.export.derivatives import with_unique_names
 from gradcheck_cli.export.proof import require_runs
 from gradcheck_cli.formats.onnx.opset import LOWEST
-from gradcheck_cli.formats.onnx.write import ExternalConstants, replacing, serialized, to_proto
+from gradcheck_cli.formats.onnx.write import ExternalConstants, serialized, to_proto
+from gradcheck_cli.formats.whole_file import replacing
 from gradcheck_cli.graph import Array
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.training.update import RATE
@@ -88,7 +89,8 @@ def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str
             file.write(serialized(proto))
     _write_arrays(to / "init.npz", step.init)
     loop = _LOOP.format(data=step.data, lr=step.lr, suffix=step.suffix, loss=step.loss)
-    (to / "step.py").write_text(loop, "utf-8")
+    with replacing(to / "step.py") as file:
+        file.write(loop.encode("utf-8"))
     return [note for note in notes if note]
 
 

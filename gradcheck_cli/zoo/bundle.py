@@ -19,20 +19,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.arrays import Npz
-from gradcheck_cli.formats.companions import companion_files, copy_files
+from gradcheck_cli.formats.companions import companion_files
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.formats.untrusted import content, sha256_of
+from gradcheck_cli.formats.untrusted import OwnFolder, blocks, content, own_folder, sha256_of
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.containers import Map, Optional
 from gradcheck_cli.graph.containers import Sequence as Items
-from gradcheck_cli.graph.memory import allowed, installed
+from gradcheck_cli.graph.memory import allowed, spell
 from gradcheck_cli.results.record import strict
 from gradcheck_cli.settings import SETTINGS, Numbers, Option, Settings
 
@@ -44,6 +44,7 @@ DRAWN = 256 << 20  # bytes of drawn values that are kept; more are drawn again f
 _LONGEST = 64 << 20  # bytes of a bundle.json
 MOST_BYTES = 1 << 30  # of all arrays together, uncompressed
 _ENTRIES = 100  # of each record
+LONGEST, MOST_POINTS, MOST_ENTRIES = 3600.0, 100, 1 << 20  # seconds, and what a bundle may ask for unless it is typed
 _DEEPEST = 16  # nested sequences and optionals
 _NATIVE = "biufc"
 
@@ -88,6 +89,7 @@ class Bundle:
     error: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     state: str = "ended"
+    bounded: Mapping[str, str] = field(default_factory=dict)  # sentences on options of which it asks for too much
 
     def source(self, *, allow_python: bool = False) -> Source:
         """Reads the model."""
@@ -125,9 +127,15 @@ class Bundle:
 
 
 def begin(
-    folder: Path, check: str, subject: Subject, settings: Settings, command: Sequence[str], versions: Mapping[str, str]
+    folder: Path,
+    name: str,
+    check: str,
+    subject: Subject,
+    settings: Settings,
+    command: Sequence[str],
+    versions: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Writes `bundle.json` before a check into a new folder, and returns its content; OSError if that fails."""
+    """Writes `bundle.json` before a check into a new folder of a name, and returns its content; OSError if that fails."""
     writer = ValueWriter()
     manifest = {
         "schema": SCHEMA,
@@ -142,15 +150,15 @@ def begin(
         "command": list(command),
         "versions": dict(versions),
     }
-    os.mkdir(folder)
-    if writer.arrays:
-        write_arrays(folder / VALUES, writer.arrays)
-    _write(folder, manifest)
+    with own_folder(folder) as shelf:
+        shelf.make(name)
+    with own_folder(folder, name) as place:
+        _write(place, manifest, writer)
     return manifest
 
 
 def complete(
-    folder: Path,
+    folder: OwnFolder,
     manifest: Mapping[str, Any],
     settings: Settings,
     drawn: Mapping[int, Mapping[str, Any]],
@@ -174,20 +182,18 @@ def complete(
     copy = _copied(path, others, folder, MODEL)
     subject = replace(subject, sha256=subject.sha256 or digest_of(path), files=digests, copy=copy)
     if shipped is not None and shipped.is_dir():
-        _copy({file.name: file for file in shipped.glob("*put_*.pb")}, folder / SHIPPED)
-    if writer.arrays:
-        write_arrays(folder / VALUES, writer.arrays)
+        _copy({file.name: file for file in shipped.glob("*put_*.pb")}, folder, SHIPPED)
     found = {"state": "ended", "model": asdict(subject), "settings": entry, "sizes": dict(sizes), "drawn": values}
     shortened = [{**record, "worst": list(record.get("worst", ()))[:_ENTRIES]} for record in records]
-    _write(folder, {**manifest, **found, "records": shortened, "error": error})
+    _write(folder, {**manifest, **found, "records": shortened, "error": error}, writer)
 
 
 def load(path: str | os.PathLike[str]) -> Bundle:
     """Reads the bundle in a folder, or the one of a `bundle.json`; raises a UsageError if it is not valid."""
     given = Path(path)
-    file = given / MANIFEST if given.is_dir() else given
+    file = given / MANIFEST if os.path.isdir(given) else given
     try:
-        manifest = json.loads(content(file, _LONGEST))
+        manifest = json.loads(content(file, _LONGEST, own=True))
     except OSError as error:
         where = (
             " Failures are kept in .gradcheck/failures, each in a folder."
@@ -199,12 +205,23 @@ def load(path: str | os.PathLike[str]) -> Bundle:
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise UsageError(f"{file} is no bundle of a failed check: its schema is not {SCHEMA}")
+    if half := _half(manifest):
+        raise UsageError(f"{file} is no bundle: it holds half of a character, {half}, which is no text")
     try:
         return _bundle(file.parent, manifest)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UsageError(f"{file} is no bundle: {type(error).__name__}: {error}") from None
+
+
+def _half(manifest: Mapping[str, Any]) -> str:
+    """The first half of a surrogate pair that stands alone; names of files may hold bytes that are no UTF-8."""
+    try:
+        json.dumps(manifest, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        return shown(error.object[error.start])
+    return ""
 
 
 def digest_of(file: Path) -> str:
@@ -218,37 +235,56 @@ def digest_of(file: Path) -> str:
 def _bundle(folder: Path, manifest: Mapping[str, Any]) -> Bundle:
     from gradcheck_cli.model import call_options as options
 
-    reader = ValueReader(folder / VALUES if (folder / VALUES).is_file() else None)
+    values = _resolved(folder / VALUES)
+    if not values.is_relative_to(_resolved(folder)):
+        raise UsageError(f"{VALUES} is a link, which is not followed")
+    reader = ValueReader(values if values.is_file() else None)
     model = manifest["model"]
     subject = Subject(
         _path(model["path"]), _text(model["sha256"]), _text(model["graph"]), options.sizes(model["dims"], "dims"),
         {_path(name): _text(digest) for name, digest in model["files"].items()}, _path(model["copy"]),
     )  # fmt: skip
+    settings, bounded = _bounded(_settings(manifest["settings"], reader, folder))
     drawn = {int(i): {_text(n): reader.value(v) for n, v in values.items()} for i, values in manifest["drawn"].items()}
     return Bundle(
         folder=folder,
         check=_text(manifest["check"]),
         subject=subject,
-        settings=_settings(manifest["settings"], reader, folder),
+        settings=settings,
         sizes=options.sizes(manifest["sizes"], "sizes"),
         drawn=drawn,
         records=tuple(dict(record) for record in manifest["records"]),
         error=_text(manifest["error"]),
         versions={_text(name): _text(version) for name, version in manifest["versions"].items()},
         state=_text(manifest["state"]),
+        bounded=bounded,
     )
 
 
 def _settings(entry: Mapping[str, Any], reader: ValueReader, folder: Path) -> Settings:
-    """The settings of a bundle, validated like arguments of a call; jobs and memory are limited to what is here."""
+    """The settings of a bundle, validated like arguments of a call."""
     unfit = [name for name in entry if name not in SETTINGS]
     if unfit:
         raise UsageError(f"it has the setting {shown(str(unfit[0]))!r}, which this version of gradcheck does not know")
     kept = [(SETTINGS[name], value) for name, value in entry.items() if value is not None]
     given = {option.field: _setting(option, value, reader, folder) for option, value in kept if option.kind != "data"}
-    found = Settings(**given)
-    jobs, memory = min(found.jobs, os.cpu_count() or 1), min(allowed(found.memory_limit), installed())
-    return replace(found, jobs=jobs, memory_limit=memory)
+    return Settings(**given)
+
+
+def _bounded(asked: Settings) -> tuple[Settings, dict[str, str]]:
+    """The settings with no more than a stranger's bundle may take of this machine, and what was more, by option."""
+    here = {"timeout": LONGEST, "memory_limit": allowed(), "points": MOST_POINTS, "max_entries": MOST_ENTRIES}
+    wanted = {name: getattr(asked, name) or most for name, most in here.items()}
+    more = {name: value for name, value in wanted.items() if value > here[name]}
+    bounded: Any = {name: min(value, here[name]) for name, value in wanted.items()}
+    jobs = min(asked.jobs, os.cpu_count() or 1)
+    return replace(asked, jobs=jobs, **bounded), {name: _too_much(name, more[name], here[name]) for name in more}
+
+
+def _too_much(name: str, wanted: float, most: float) -> str:
+    """A sentence about an option of which a bundle asks for too much."""
+    said = [spell(each) if name == "memory_limit" else f"{each:g}" for each in (wanted, most)]
+    return f"it asks for --{name.replace('_', '-')} {said[0]}, and has {said[1]} unless more is typed"
 
 
 def _setting(option: Option, entry: Any, reader: ValueReader, folder: Path) -> Any:
@@ -306,24 +342,27 @@ def _claim(entry: Any, reader: ValueReader) -> str | Numbers:
     return Numbers(np.asarray(reader.value(values)), _text(origin))
 
 
-def _copied(model: Path, others: Mapping[str, Path], folder: Path, name: str) -> str:
+def _copied(model: Path, others: Mapping[str, Path], folder: OwnFolder, name: str) -> str:
     """The path in a bundle of a copy of a model with its companion files; "" if they are too large to be copied."""
-    return f"{name}/{model.name}" if _copy({model.name: model, **others}, folder / name) else ""
+    return f"{name}/{model.name}" if _copy({model.name: model, **others}, folder, name) else ""
 
 
-def _copy(files: Mapping[str, Path], folder: Path) -> bool:
-    """Copies files to their relative paths in a folder, unless they are too large; True if that was done."""
+def _copy(files: Mapping[str, Path], bundle: OwnFolder, name: str) -> bool:
+    """Copies files to their relative paths in a folder of a bundle, unless they are too large; True if that was done."""
     fits = bool(files) and sum(file.stat().st_size for file in files.values()) <= COPIED
-    if fits:
-        copy_files(files, folder)
+    for path, file in files.items() if fits else ():
+        with bundle.below(f"{name}/{path}") as (folder, last), folder.file(last, "wb") as copy:
+            for block in blocks(file, COPIED):
+                copy.write(block)
     return fits
 
 
-def _write(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Writes `bundle.json` completely or not at all."""
-    new = folder / f"{MANIFEST}.new"
-    new.write_text(json.dumps(strict(manifest), indent=1), encoding="utf-8")
-    os.replace(new, folder / MANIFEST)
+def _write(folder: OwnFolder, manifest: Mapping[str, Any], values: ValueWriter) -> None:
+    """Writes `bundle.json` completely or not at all, and before it the arrays."""
+    if values.arrays:
+        with folder.file(VALUES, "wb") as stream:
+            write_arrays(stream, values.arrays)
+    folder.write(MANIFEST, json.dumps(strict(manifest), indent=1).encode())
 
 
 def _resolved(path: Path) -> Path:
@@ -420,10 +459,9 @@ def _read_arrays(file: Path) -> dict[str, Array]:
     return arrays
 
 
-def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
-    """Writes arrays to a .npz file."""
-    with open(file, "wb") as stream:
-        np.savez(stream, **arrays)  # type: ignore[arg-type]  # names are digits, arrays never objects
+def write_arrays(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
+    """Writes arrays as a .npz file."""
+    np.savez(file, **arrays)  # type: ignore[arg-type]  # names are digits, arrays never objects
 
 
 def _in_dtype(array: Array, name: Any) -> Array:

@@ -44,6 +44,7 @@ class Errand:
     memory: int  # bytes
     granted: int  # bytes that it may take without asking
     first: int = 0  # index of the first task that is left to do
+    again: int = -1  # index of the task that is tried once more, since the process that did it was killed
 
 
 class Desk:

@@ -12,12 +12,11 @@ import logging
 import os
 import re
 import selectors
-import shutil
 import time
 import uuid
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
-from gradcheck_cli.formats.untrusted import leads_out
+from gradcheck_cli.formats.untrusted import leads_out, own_folder
 from gradcheck_cli.graph.memory import allowed, left, spell
 from gradcheck_cli.zoo.engine import WORK, Admission, Done, Feed, Interrupts, folder_of_bundles, record_of_crash
 from gradcheck_cli.zoo.job import LOCAL_CLUSTER, SCHEDULER, SCHEDULERS, Job, JobListener, Limits, cores
 from gradcheck_cli.zoo.parcel import Parcel, difference, packed, versions, with_contents
-from gradcheck_cli.zoo.shelf import prune, renamed, running
+from gradcheck_cli.zoo.shelf import discarded, made, prune, renamed, running
 from gradcheck_cli.zoo.worker import MEMORY, Bundles, GivenUp, JobAnswer, is_given_up, perform
 
 if TYPE_CHECKING:
@@ -42,7 +41,10 @@ if TYPE_CHECKING:
 
 RETRIES = 3  # of a job whose worker was lost
 _TICK, _SECOND = 0.2, 1.0
-_PATIENCE = 60.0  # seconds without any worker, at the start and later
+_PATIENCE, _PART = (
+    60.0,
+    0.9,
+)  # seconds without any worker, at the start and later; the part of a time limit that is less
 _OF_A_PART = 2 << 30  # bytes for a part on a worker, if no limit is given
 _AHEAD = 2  # jobs for each worker beyond those that it runs
 _SILENT = logging.CRITICAL + 1
@@ -60,8 +62,9 @@ def run(
     `limits.jobs` is the number of jobs at the cluster at once, 0 for as many as it takes.  Raises the errors of
     `engine.run`, a UsageError for a cluster that cannot be used, and a LimitError if it is gone.
     """
-    with connected(where) as client:
-        Cluster(client, limits, done, listen or JobListener(), work).run(jobs)
+    listen = listen or JobListener()
+    with connected(where, _patience(limits.timeout), listen.remark) as client:
+        Cluster(client, limits, done, listen, work).run(jobs)
 
 
 @dataclass(slots=True, eq=False)
@@ -218,8 +221,8 @@ class Cluster:
         self.workers = workers_of(self.client)
         self.looked = now = time.monotonic()
         self.met = now if self.workers or not self.met else self.met
-        if now > self.met + _PATIENCE:
-            raise LimitError(f"the cluster has had no worker for {_PATIENCE:.0f} s", code="GC603")
+        if now > self.met + (patience := _patience(self.limits.timeout)):
+            raise LimitError(f"the cluster has had no worker for {patience:g} s", code="GC603")
 
     def _end(self) -> None:
         """Cancels all jobs at the cluster."""
@@ -254,21 +257,29 @@ def _save(job: Job, bundles: Bundles) -> None:
         for name, files in bundles.items():
             if leads_out(name):
                 continue
-            place = running(folder, name)
-            shutil.rmtree(place, ignore_errors=True)
-            for path, content in files.items():
-                if not leads_out(path):
-                    (place / path).parent.mkdir(parents=True, exist_ok=True)
-                    (place / path).write_bytes(content)
-            renamed(place, folder / name)
+            made(folder)
+            discarded(folder, place := running(name))
+            with own_folder(folder, place, make=True) as bundle:
+                for path in (each for each in files if not leads_out(each)):
+                    with bundle.below(path) as (below, last):
+                        below.write(last, files[path])
+            renamed(folder, place, name)
         prune(folder)
 
 
+def _patience(timeout: float | None) -> float:
+    """Seconds in which a worker has to come, fewer than a time limit has."""
+    return _PATIENCE if timeout is None else min(_PATIENCE, _PART * timeout)
+
+
 @contextmanager
-def connected(where: str = "") -> Iterator[Client]:
+def connected(
+    where: str = "", patience: float = _PATIENCE, tell: Callable[[str], None] = lambda text: None
+) -> Iterator[Client]:
     """A client of a cluster: tcp://HOST:PORT, a scheduler file, local:N for N workers, or "" for Dask's configuration.
 
-    Raises a UsageError if there is no such cluster, or if it cannot be used.
+    Raises a UsageError if there is no such cluster, or if it cannot be used; one without workers is told at once, and
+    given some seconds.
     """
     try:
         import dask
@@ -286,7 +297,7 @@ def connected(where: str = "") -> Iterator[Client]:
             except (OSError, ValueError) as error:
                 raise UsageError(f"no Dask scheduler answers at {shown(where)}: {_brief(error)}") from None
             try:
-                _await_workers(client, where)
+                _await_workers(client, where, patience, tell)
                 _require_same(client)
                 yield client
             finally:
@@ -314,15 +325,15 @@ def _cluster(where: str) -> Iterator[Mapping[str, Any]]:
         raise UsageError(f"{shown(where)!r} is no Dask scheduler; {SCHEDULERS}")
 
 
-def _await_workers(client: Client, where: str) -> None:
-    deadline = time.monotonic() + _PATIENCE
+def _await_workers(client: Client, where: str, patience: float, tell: Callable[[str], None]) -> None:
+    deadline = time.monotonic() + patience
+    if not workers_of(client):
+        tell(f"the scheduler at {shown(where)} has no worker yet; waiting {patience:g} s for one (--timeout: less)")
     while not workers_of(client):
         if time.monotonic() > deadline:
             hint = f"dask worker --scheduler-file {where}" if os.path.isfile(where) else f"dask worker {where}"
-            raise UsageError(
-                f"the scheduler at {shown(where)} has no worker after {_PATIENCE:.0f} s; start some: {hint}"
-            )
-        time.sleep(0.2)
+            raise UsageError(f"the scheduler at {shown(where)} has no worker after {patience:g} s; start some: {hint}")
+        time.sleep(min(0.2, patience / 10))
 
 
 def _require_same(client: Client) -> None:
@@ -375,12 +386,12 @@ def on_workers(settings: Settings) -> Settings:
     return replace(settings, memory_limit=min(allowed(settings.memory_limit), _OF_A_PART))
 
 
-def elsewhere(where: str, source: Source, settings: Settings) -> Elsewhere:
+def elsewhere(where: str, source: Source, settings: Settings, tell: Callable[[str], None]) -> Elsewhere:
     """A function that compares the parts of a check on a cluster; `where` is an argument of `connected`."""
 
     def ask(count: int, points: Points) -> Iterator[tuple[int, Shares]]:
         shared = structs.replace(source, values_at=points), replace(settings, test_data=None, jobs=1)
-        with connected(where) as client:
+        with connected(where, _patience(settings.timeout), tell) as client:
             yield from _compared(client, shared, count, allowed(settings.memory_limit))
 
     return ask

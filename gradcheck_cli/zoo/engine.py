@@ -108,8 +108,7 @@ class Engine:
     def _start(self, errand: Errand, records: Sequence[dict[str, Any]] = ()) -> None:
         """Starts a child for an errand; `records` come from an earlier child that died."""
         try:
-            with calm():
-                child = Running.start(errand, records, self.context)
+            child = self._forked(errand, records)
         except (OSError, EOFError) as error:
             reason = LimitError(f"no process could be started for it: {error or 'its server has ended'}", code="GC603")
             self._give(errand.job, [*records, record_of_crash(errand.job, "", reason)])
@@ -118,6 +117,18 @@ class Engine:
         self.selector.register(child.channel, selectors.EVENT_READ, partial(self._hear, child))
         self.selector.register(child.noise, selectors.EVENT_READ, partial(self._overhear, child))
         self.selector.register(child.process.sentinel, selectors.EVENT_READ, partial(self._ended, child))
+
+    def _forked(self, errand: Errand, records: Sequence[dict[str, Any]]) -> Running:
+        """A new child; the server that it is forked from is started again once it is known to have been killed."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                with calm():
+                    return Running.start(errand, records, self.context)
+            except (OSError, EOFError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_TICK)
 
     def _turn(self, timeout: float) -> None:
         """Handles everything that has happened since the last turn, or waits for something."""
@@ -170,14 +181,23 @@ class Engine:
         child.close()
 
     def _settle(self, child: Running) -> None:
-        """Makes the record of a child that died, and starts another child for its remaining tasks."""
+        """Makes the record of a child that died, and starts another child for its remaining tasks.
+
+        A task whose process was killed by somebody else is tried once more.
+        """
         self._part(child)
+        child.await_end()
         if child.fresh and child.served:  # it died before it could be told that it has another job
             self._start(child.errand, child.records)
             return
-        job = child.errand.job
+        job, folder = child.errand.job, folder_of_bundles(child.errand.job)
+        task = max(child.at, child.errand.first)
+        if child.was_killed and task != child.errand.again:
+            if folder is not None:
+                dropped(folder, child.pid)
+            self._start(replace(child.errand, first=task, again=task), child.records)
+            return
         size, seconds = round(child.most / (1 << 20), 1), round(time.monotonic() - child.began, 4)
-        folder = folder_of_bundles(job)
         bundle = next(iter(adopted(folder, child.pid) if folder is not None else ()), None)
         made = record_of_crash(job, child.name, child.failure(), duration_s=seconds, peak_rss_mb=size,
                                bundle=bundle and str(bundle))  # fmt: skip
@@ -238,7 +258,7 @@ class Engine:
             if not full and self.admission.fits(child.pid, child.errand.granted):
                 self._let_go(child, child.errand.granted, threads)
                 running.append(child)
-                if not child.errand.first:
+                if not child.errand.first and child.errand.again < 0:
                     self.listen.started(child.errand.job)
 
     def _let_go(self, child: Running, size: int, threads: int) -> None:

@@ -65,3 +65,6 @@ class JobListener:
         """Takes the bytes resident in all processes of a job, about once a second."""
 
     def ended(self, job: Job, records: Records) -> None: ...
+
+    def remark(self, text: str) -> None:
+        """Takes a sentence about the run as a whole."""

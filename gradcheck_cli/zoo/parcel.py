@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, reduce
+from heapq import heapreplace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from gradcheck_cli import native
-from gradcheck_cli.errors import VERSION, LimitError
+from gradcheck_cli.errors import VERSION, GradcheckError, LimitError
 from gradcheck_cli.formats import is_spec
 from gradcheck_cli.formats.companions import companion_files
 from gradcheck_cli.formats.untrusted import blocks, sha256_of, sha256_of_text
@@ -28,6 +29,7 @@ from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.zoo.job import Job, Limits
 
 MOST = 1 << 30  # bytes of files that are sent with a job
+_LEAST_SECONDS, _SECONDS_OF_GRAPH, _SECONDS_OF_WEIGHTS = 5e-3, 8e-6, 5e-8  # the latter of a byte
 _PACKAGES = ("numpy", "onnx", "onnxruntime")
 _LARGEST_MODEL = 2 << 30  # bytes
 _MARK = b"location"  # the key of the path in an ONNX tensor with external data
@@ -40,9 +42,33 @@ def key_of(job: str, files: Iterable[Path], settings: Mapping[str, Any]) -> str:
     return sha256_of_text(told)[:32]
 
 
-def shard_of(job: str, count: int) -> int:
-    """The shard of a job, from 1; it depends on the name alone, so that each shard reads only its own models."""
-    return int(sha256_of_text(job)[:16], 16) % count + 1
+def expected_seconds(file: Path | None) -> float:
+    """A rough time that a check takes: by the size of its graph, of its weights; one that cannot be read takes little."""
+    from gradcheck_cli.formats.onnx.file import outline_of  # a scheduler, which reads this module, needs none
+
+    found = _LEAST_SECONDS
+    with suppress(GradcheckError, OSError, ValueError, MemoryError):
+        if file is not None and not is_spec(file):
+            weights = [file, *companion_files(file).values()]
+            found += _SECONDS_OF_GRAPH * outline_of(file).ByteSize()
+            found += _SECONDS_OF_WEIGHTS * sum(each.stat().st_size for each in weights)
+        elif file is not None:
+            found += _SECONDS_OF_GRAPH * file.stat().st_size
+    return found
+
+
+def shared_out(costs: Mapping[str, float], count: int) -> dict[str, int]:
+    """The shard of each job, from 1: the dearest first, each to the shard that has the least to do so far.
+
+    It follows from names and costs alone, so that each shard can find it out for itself.
+    """
+    shards = [(0.0, number) for number in range(1, count + 1)]
+    found = {}
+    for job in sorted(costs, key=lambda job: (-costs[job], job)):
+        taken, number = shards[0]
+        heapreplace(shards, (taken + costs[job], number))
+        found[job] = number
+    return found
 
 
 def read_along(file: Path) -> Iterator[Path]:

@@ -34,6 +34,7 @@ KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 GRACE = 2.0  # seconds after the time limit in which a child ends by itself, unless it is stuck
 READY = "gradcheck_cli.cli.zoo.ready"  # the server imports it before it forks; by name, since it is on a higher floor
 _UNTIL_KILLED = 0.5  # seconds between SIGTERM and SIGKILL
+_KILLED, _WITHOUT_SERVER = (-KILL, -signal.SIGTERM), 255  # exit codes, the latter as `multiprocessing` has it
 _LAST_WORDS = 4096  # bytes of the end of its output that are kept
 _CHUNK = 1 << 18
 _MOST_SERVED = 100  # errands of one process
@@ -244,13 +245,27 @@ class Running:
             self.process.join()
             self.process.close()
 
+    @property
+    def was_killed(self) -> bool:
+        """True if somebody else killed it, or the server that tells of its end."""
+        return self.reason is None and self.process.exitcode in (*_KILLED, _WITHOUT_SERVER)
+
+    def await_end(self) -> None:
+        """Waits a moment until a killed process is gone: one whose server was killed ends after that is known."""
+        deadline = time.monotonic() + _MOMENT
+        while self.process.exitcode == _WITHOUT_SERVER and resident(self.pid):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_MOMENT / 100)
+
     def failure(self) -> LimitError:
         """The error for a child that ended before all of its records were there."""
         while_ = f" while {self.stage}" if self.stage else ""
         words = f"; its last words: {heard}" if (heard := self._heard()) else ""
         if self.reason is not None:
             return LimitError(f"{self.reason}{while_}{words}", code=self.reason.code)
-        return LimitError(f"its process {ending(self.process.exitcode)}{while_}{words}", code="GC603")
+        twice = ", twice" if self.errand.again == max(self.at, self.errand.first) else ""
+        return LimitError(f"its process {ending(self.process.exitcode)}{while_}{twice}{words}", code="GC603")
 
     def _heard(self) -> str:
         lines = [line.strip() for line in self.last_words.decode("utf-8", "replace").splitlines() if line.strip()]

@@ -2,23 +2,27 @@
 
 A copy in the cache is used again while the server says that none of its files has changed; if it cannot say so, files
 are fetched each time.  A copy is made in a temporary folder and renamed, so that it is never incomplete.  Also reads
-ONNX's list of the models in a hub, ONNX_HUB_MANIFEST.json, and the archives with test data that it names.
+ONNX's list of the models in a hub, ONNX_HUB_MANIFEST.json, and the archives with test data that it names.  A list may come
+from anywhere, so that this machine and its network are out of its reach unless `reaching` says otherwise.
 """
 
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import json
 import os
 import secrets
 import shutil
+import socket
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BufferedReader
+from ipaddress import ip_address, ip_network
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
@@ -35,6 +39,9 @@ PACKAGES = {  # scheme of a URL -> the package that it needs, and the extra that
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "Content-MD5", "Digest", "Last-Modified", "LastModified", "mtime")
 _UNLISTED = ("http", "https")  # schemes without folders
 _TEST_DATA = "test_data_set_0"
+_REACH = {"local": False}
+_ASK = "--allow-local lets sources lead there"
+_TRANSLATED = ip_network("64:ff9b::/96")  # addresses of IPv4 in IPv6
 _BLOCK = 1 << 20
 _LARGEST_LIST = 256 << 20  # bytes
 _MOST_BYTES, _MOST_FILES = 16 << 30, 10_000  # in an archive
@@ -44,6 +51,25 @@ _LONGEST_HEADER = 16 << 20  # bytes, of a file in an archive
 def is_url(text: str) -> bool:
     """True for a URL of any scheme."""
     return "://" in text
+
+
+@contextmanager
+def reaching(*, local: bool) -> Iterator[None]:
+    """Allows file: URLs and servers of this machine and of its network in the block, in all threads."""
+    before, _REACH["local"] = _REACH["local"], local
+    try:
+        yield
+    finally:
+        _REACH["local"] = before
+
+
+def is_local(address: str) -> bool:
+    """True for an IP address of this machine, its network, or of nobody: one that is not on the public internet."""
+    found = ip_address(address.partition("%")[0])
+    inner = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None)
+    if found in _TRANSLATED:
+        inner = ip_address(int(found) & 0xFFFFFFFF)
+    return not found.is_global or found.is_multicast or (inner is not None and is_local(str(inner)))
 
 
 def is_here(url: str) -> bool:
@@ -167,9 +193,25 @@ def _system(url: str) -> tuple[Any, str]:
         from aiohttp import ClientTimeout
 
         options = {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=30, sock_read=120)}}
+        options |= {} if _REACH["local"] else {"get_client": _guarded}
     system, path = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
     system.invalidate_cache()
     return system, path
+
+
+async def _guarded(**options: Any) -> Any:
+    """A client that connects to public addresses alone, whatever a name or a redirect leads to."""
+    from aiohttp import ClientSession, TCPConnector
+
+    options.pop("loop", None)
+    return ClientSession(connector=TCPConnector(socket_factory=_public_socket), **options)
+
+
+def _public_socket(address: Any) -> socket.socket:
+    family, kind, protocol, _, (host, *_) = address
+    if is_local(host):
+        raise OSError(errno.EACCES, f"{host} is an address of this machine or its network; {_ASK}")
+    return socket.socket(family, kind, protocol)
 
 
 def _kind(url: str) -> str:
@@ -178,6 +220,8 @@ def _kind(url: str) -> str:
     if kind not in PACKAGES:
         near = did_you_mean(kind, PACKAGES)
         raise UsageError(f"{shown(url)}: {shown(kind)}:// is none of {', '.join(PACKAGES)}.{near}")
+    if is_here(url) and not _REACH["local"]:
+        raise UsageError(f"{shown(url)} is a file of this machine: give its path; {_ASK}")
     package, extra = PACKAGES[kind]
     for needed in ("fsspec", package):
         if find_spec(needed) is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import socket
 import threading
 import time
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gradcheck_cli.errors import VERSION, UsageError, did_you_mean, shown
-from gradcheck_cli.formats.untrusted import content, opened
+from gradcheck_cli.formats.untrusted import content, opened, own_folder
 from gradcheck_cli.results.measures import Severed, Spot
 from gradcheck_cli.results.record import EXIT_CODES, Check, ModelInfo
 
@@ -51,27 +50,22 @@ class About:
 
 def write_about(folder: Path, about: About) -> None:
     """Writes `run.json` completely or not at all."""
-    place, new = folder / ABOUT, folder / f"{ABOUT}.new"
+    told = {"schema": SCHEMA, **asdict(about)}
     try:
-        with open(new, "w", encoding="ascii") as file:
-            file.write(json.dumps({"schema": SCHEMA, **asdict(about)}, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, place)
+        with own_folder(folder) as own:
+            own.write(ABOUT, (json.dumps(told, indent=1) + "\n").encode("ascii"), sync=True)
         sync(folder)
     except OSError as error:
-        with suppress(OSError):
-            new.unlink()
-        raise unwritable(place, error) from None
+        raise unwritable(folder / ABOUT, error) from None
 
 
 def read_about(folder: Path) -> About:
     """Reads `run.json`; raises a UsageError for a folder without a run."""
     place = folder / ABOUT
     try:
-        told = json.loads(content(place, _LARGEST))
+        told = json.loads(content(place, _LARGEST, own=True))
         about = {name: told[name] for name in _KINDS}
-        texts = all(isinstance(text, str) for text in (*about["sources"], *about["jobs"]))
+        texts = all(isinstance(text, str) and "\0" not in text for text in (*about["sources"], *about["jobs"]))
         kinds = all(isinstance(about[name], kind) for name, kind in _KINDS.items())
         if told["schema"] != SCHEMA or not (texts and kinds):
             raise ValueError
@@ -104,8 +98,8 @@ def locked(folder: Path) -> IO[bytes]:
     The lock ends when the file is closed, or when its process ends in any way.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / LOCK, "a+b", buffering=0)  # noqa: SIM115  # open as long as the run lasts
+        with own_folder(folder, make=True) as own:
+            file: IO[bytes] = own.file(LOCK, "a+b")  # open as long as the run lasts
     except OSError as error:
         raise unwritable(folder, error) from None
     for _ in range(_ATTEMPTS):
@@ -125,7 +119,7 @@ def locked(folder: Path) -> IO[bytes]:
 def holder(folder: Path) -> str:
     """The process that runs in a folder now, "process 123"; "" if there is none."""
     try:
-        with opened(folder / LOCK) as file:
+        with opened(folder / LOCK, own=True) as file:
             return "" if _taken(file) else _who(file)
     except OSError:
         return ""
@@ -193,7 +187,8 @@ class Store:
         self.folder, self.path = folder, folder / RECORDS
         self._lock, self._one_at_a_time = locked(folder), threading.Lock()
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            with own_folder(folder) as own, own.file(RECORDS, "a+b") as file:
+                self._file = os.dup(file.fileno())
             self._size = _without_torn_end(self._file)
         except OSError as error:
             self._lock.close()
@@ -265,7 +260,7 @@ def whole(folder: Path, lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
 def raw(folder: Path, lines: Sequence[Line]) -> Iterator[bytes]:
     """The bytes of some lines."""
     try:
-        with opened(folder / RECORDS) as file:
+        with opened(folder / RECORDS, own=True) as file:
             for line in lines:
                 file.seek(line.offset)
                 yield file.read(line.length)
@@ -282,7 +277,7 @@ def merged(folders: Sequence[Path], target: Path) -> About:
     sources = dict.fromkeys(source for about in abouts for source in about.sources)
     names = tuple(sorted({job for about in abouts for job in about.jobs}))
     about = replace(abouts[0], sources=tuple(sources), options=options, shard="", jobs=names)
-    if target.exists():
+    if os.path.lexists(target):
         raise UsageError(f"{target} is there already; runs are put into a new folder")
     new = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
@@ -292,13 +287,14 @@ def merged(folders: Sequence[Path], target: Path) -> About:
                     if last[job] == index:
                         store.append_raw(b"".join(raw(folder, lines)))
         write_about(new, about)
-        os.rename(new, target)
+        with own_folder(target.parent) as around:
+            around.rename(new.name, target.name)
         sync(target.parent)
     except OSError as error:
         raise unwritable(target, error) from None
     finally:
-        with suppress(OSError):
-            shutil.rmtree(new)
+        with suppress(OSError), own_folder(target.parent) as around:
+            around.remove(new.name)
     return about
 
 
@@ -316,7 +312,7 @@ def _lines(path: Path) -> Iterator[Line | None]:
     """The lines of a file, None for a damaged one; an incomplete last line is left out."""
     offset = 0
     try:
-        with opened(path) as file:
+        with opened(path, own=True) as file:
             while data := file.readline(_LONGEST):
                 if data.endswith(b"\n"):
                     yield _line(data, offset)

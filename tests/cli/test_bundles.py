@@ -24,9 +24,10 @@ from gradcheck_cli.cli.tasks import Task
 from gradcheck_cli.errors import LimitError, UsageError
 from gradcheck_cli.formats import read
 from gradcheck_cli.graph.containers import Map, Optional, Sequence
+from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.zoo import bundle as bundles
-from gradcheck_cli.zoo.bundle import MOST_BYTES, ValueReader, ValueWriter, write_arrays
+from gradcheck_cli.zoo.bundle import MOST_BYTES, ValueReader, ValueWriter, load, write_arrays
 from gradcheck_cli.zoo.shelf import bundle_name, prune
 from tests.cli.conftest import Command, Ran
 
@@ -170,7 +171,8 @@ def test_the_values_are_those_that_were_drawn_whatever_draws_now(gradcheck: Comm
     path = only_bundle()
     with np.load(path / "values.npz") as saved:
         changed = {name: np.array([0.5, 0.625, 0.75]) for name in saved.files}
-    write_arrays(path / "values.npz", changed)
+    with (path / "values.npz").open("wb") as file:
+        write_arrays(file, changed)
     [record] = records(gradcheck("reproduce", str(path), "--output-format", "json").out)
     assert sorted(entry["theoretical"] for entry in record["worst"]) == [0.5, 0.625, 0.75]
 
@@ -456,8 +458,59 @@ HARM: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "nested values": (lambda m: m.update(drawn={"0": {"x": nested(40)}}), "too deeply"),
     "a record of another kind": (lambda m: m.update(records=[1]), "is no bundle"),
     "no model": (lambda m: m.pop("model"), "is no bundle"),
+    "half of a character": (lambda m: m.update(check="a\ud800"), "half of a character, \\ud800"),
+    "half of a character in a name": (lambda m: m["versions"].update({"\udfff": "1"}), "half of a character, \\udfff"),
+    "half of a character, deep inside": (lambda m: m["records"][0].update(notes=["\ud83d"]), "half of a character"),
     "a dtype of another kind": (lambda m: m.update(drawn={"0": {"x": {"array": "0", "dtype": "os"}}}), "there is no dtype"),
 }  # fmt: skip
+
+
+ASKS = {  # settings of a bundle, and the words on them
+    "a year": ({"timeout": 3e7}, "note: it asks for --timeout 3e+07, and has 3600 unless more is typed\n"),
+    "a million points": (
+        {"points": 1_000_000},
+        "note: it asks for --points 1e+06, and has 100 unless more is typed\n",
+    ),
+    "all entries": (
+        {"mode": "sampled", "max_entries": 1 << 40},
+        "note: it asks for --max-entries 1.09951e+12, and has",
+    ),
+    "all memory": ({"memory_limit": 1 << 50}, "note: it asks for --memory-limit 1.02e+03 TiB, and has "),
+    "all cores": ({"jobs": 100_000}, ""),
+}
+
+
+@pytest.mark.parametrize("settings, said", ASKS.values(), ids=ASKS)
+def test_a_bundle_gets_no_more_of_the_machine_than_it_may(
+    gradcheck: Command, settings: dict[str, Any], said: str
+) -> None:
+    gradcheck(*SQUARE)
+    path = only_bundle()
+    spoil(path, lambda m: m["settings"].update(settings))
+    asked = load(path)
+    assert asked.settings.jobs <= (os.cpu_count() or 1)
+    assert (asked.settings.timeout, asked.settings.points <= 100) == (3600.0, True)
+    assert (asked.settings.memory_limit or 0) <= allowed()
+    limit = ("--timeout", "0.01s") if "points" in settings else ()
+    ran = gradcheck("reproduce", str(path), *limit)
+    assert (ran.code, said in ran.err) == (6 if limit else 1, True), ran.err
+
+
+def test_more_than_a_bundle_gets_may_be_typed(gradcheck: Command) -> None:
+    gradcheck(*SQUARE)
+    path = only_bundle()
+    spoil(path, lambda m: m["settings"].update(points=5000, timeout=7200.0))
+    ran = gradcheck("reproduce", str(path), "--points", "3", "--timeout", "2h", "--output-format", "json")
+    assert "it asks for" not in ran.err
+    assert {record["points"] for record in records(ran.out)} == {3}
+
+
+def test_a_file_of_which_the_name_is_no_text_leaves_a_bundle_that_runs(gradcheck: Command, folder: Path) -> None:
+    name = os.fsdecode(b"wr\xffng.gradcheck.yaml")
+    os.rename("wrong.gradcheck.yaml", name)
+    gradcheck(name, "--check", "square/wrong")
+    again = gradcheck("reproduce", str(only_bundle()))
+    assert (again.code, "the same as when it was saved" in again.err) == (1, True), again.err
 
 
 def nested(depth: int) -> Any:
@@ -568,7 +621,8 @@ def test_an_archive_that_unpacks_to_more_than_memory_is_refused(tmp_path: Path) 
 def test_values_of_all_kinds_come_back(value: Any, tmp_path: Path) -> None:
     writer = ValueWriter()
     entry = json.loads(json.dumps(writer.entry(value)))
-    write_arrays(tmp_path / "v.npz", writer.arrays)
+    with (tmp_path / "v.npz").open("wb") as file:
+        write_arrays(file, writer.arrays)
     assert same(ValueReader(tmp_path / "v.npz").value(entry), value)
 
 

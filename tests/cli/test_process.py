@@ -328,3 +328,52 @@ print("once")
 def test_an_interrupt_that_somebody_swallowed_comes_again_until_it_is_heard() -> None:
     done = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("came again\nonce\n", "")
+
+
+TWICE = """
+import io, signal, sys
+from gradcheck_cli.cli import run
+
+class Interrupting(io.TextIOWrapper):  # whenever something is written
+    def write(self, text):
+        signal.raise_signal(signal.SIGINT)
+        return super().write(text)
+
+sys.stdout, sys.stderr = (Interrupting(stream.buffer, write_through=True) for stream in (sys.stdout, sys.stderr))
+sys.argv = ["gradcheck", "mlp.onnx"]
+run()
+"""
+
+
+@posix
+def test_another_interrupt_while_the_first_is_told_changes_nothing(folder: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", TWICE], cwd=folder, capture_output=True, text=True, timeout=600)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "interrupted\n")
+
+
+SLOW = {
+    "a check": ("conv.onnx", "--x", "image", "--y", "c", "--dim", "N=64", "--mode", "full", "--method", "richardson"),
+    "a check with limits": ("mlp.onnx", "--points", "100000", "--timeout", "10m"),
+    "a zoo": ("zoo", "models", "--run", "run", "-j", "2", "--forward", "internal"),
+}
+
+
+@posix
+@pytest.mark.parametrize("arguments", SLOW.values(), ids=SLOW)
+@pytest.mark.parametrize("times", [2, *(pytest.param(times, marks=pytest.mark.slow) for times in (3, 4, 5))])
+def test_interrupts_in_a_row_end_it_without_a_traceback(arguments: tuple[str, ...], times: int, folder: Path) -> None:
+    (folder / "models").mkdir()
+    for index in range(30):
+        models.conv(folder / f"models/{index}.onnx")
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(1)
+    for number in range(times):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.003 * 4**number)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode in (130, 0 if "zoo" in arguments else 130)
+    assert "Traceback" not in err
+    assert "Exception ignored" not in err
+    assert process.returncode == 0 or err.rstrip().splitlines()[-1] == "interrupted"

@@ -174,3 +174,27 @@ def test_what_cannot_be_is_an_error_of_usage(folder: Path, args: tuple[str, ...]
     code, _, err = run(*args)
     assert code == 2
     assert said in " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    "args, limit", [(("zoo", "models", "--run", "run"), 2.0), (("check", "models/conv.onnx"), 10.0)]
+)
+def test_a_cluster_without_workers_says_so_and_is_waited_for_no_longer_than_the_time_limit(
+    args: tuple[str, ...], limit: float, folder: Path
+) -> None:
+    (folder / "cluster").mkdir()
+    empty = Started(folder / "cluster")
+    try:
+        empty.schedule()
+        code, out, err = run(*args, "--dask", str(empty.file), "--timeout", f"{limit}s")
+    finally:
+        empty.end()
+    assert out == ""
+    first, last = [line for line in err.splitlines() if not line.startswith("note: results")]
+    patience = f"{0.9 * limit:g} s"
+    assert (
+        first == f"note: the scheduler at {empty.file} has no worker yet; waiting {patience} for one (--timeout: less)"
+    )
+    late = f"error GC601: took longer than {limit:g} s (--timeout)"  # which counts from an earlier moment in a check
+    none = f"error GC201: the scheduler at {empty.file} has no worker after {patience}; start some: dask"
+    assert (code, last[: len(late)]) == (6, late) or (code, last[: len(none)]) == (2, none)

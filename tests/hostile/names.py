@@ -1,6 +1,8 @@
-"""Names that were chosen to harm: terminals, shells, markup, files, and whoever compares them by looks."""
+"""Names that were chosen to harm: terminals, shells, markup, files, logs, and whoever compares them by looks."""
 
 from __future__ import annotations
+
+import re
 
 CONTROL = "a\x1b[31mb\x07\r\nc\x00d\x7f"
 NAMES = {
@@ -34,3 +36,30 @@ NAMES = {
     "a private and an unassigned letter": "\ue000\U000e0001\uffff",
     "a very long one": "x" * 10_000,
 }
+COMMANDS = {  # to the runner of a CI service that reads the log
+    "a command": "::error::x",
+    "a command of old": "##[error]x",
+    "behind a line break": "a\n::warning::y",
+    "of old, behind a line break": "a\r\n##[group]y",
+    "indented": "  ::add-mask::x",
+    "behind a carriage return": "a\r::error::x",
+    "behind a line separator": "a\u2028::error::x\x85::error::y",
+    "behind an escape sequence": "\x1b[2J\x1b[31m::error::x",
+    "a setting of old": "a ##vso[task.setvariable variable=x]y ##[command]z",
+}
+HALVES = {
+    "a half": "a\ud800",
+    "another half": "\udfffb",
+    "halves turned round": "\udc00\ud800",
+    "a byte of a file": "\udc80",
+}
+_MOVES = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufff9-\ufffb]"
+)
+_OBEYED = re.compile(r"^\s*(::|##\[)|##\[")
+
+
+def harm(text: str, *, own: str = "") -> list[str]:
+    """The lines of a text that move a cursor or command a runner; commands of its `own` kind are meant."""
+    lines = (line for line in text.split("\n") if not (own and re.match(own, line)))
+    return [repr(line[:200]) for line in lines if _MOVES.search(line) or _OBEYED.search(line)]

@@ -30,6 +30,7 @@ from gradcheck_cli.cli.zoo.jobs import places
 from gradcheck_cli.cli.zoo.results import Baseline, FinishedJobs
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.onnx.read import read_value
+from gradcheck_cli.formats.untrusted import own_folder
 from gradcheck_cli.graph import TensorType
 from gradcheck_cli.report import FORMATS, render
 from gradcheck_cli.results import read_results
@@ -210,9 +211,10 @@ def _bundle() -> list[bytes]:
     folder, subject = Path("bundle"), bundle.Subject(str(ROOT / "examples/mlp.onnx"))
     if not folder.exists():
         settings = Settings(x=("input",), x_init_value={"input": np.ones((2, 4))})
-        manifest = bundle.begin(folder, "mlp", subject, settings, ["gradcheck"], {"numpy": "2"})
+        manifest = bundle.begin(folder.parent, folder.name, "mlp", subject, settings, ["gradcheck"], {"numpy": "2"})
         drawn = {0: {"labels": np.array([1, 2])}}
-        bundle.complete(folder, manifest, settings, drawn, {"N": 2}, [check.as_json() for check in _records()])
+        with own_folder(folder) as own:
+            bundle.complete(own, manifest, settings, drawn, {"N": 2}, [check.as_json() for check in _records()])
     for name in ("values.npz", "model/mlp.onnx"):
         _put_beside(name, (folder / name).read_bytes())
     return [(folder / "bundle.json").read_bytes()]

@@ -228,6 +228,12 @@ GRAPHS = {  # nodes from x to y, shape of x, constant w, exit code, message
                              "the result has 61 dimensions; at most 60 are possible"),
     "too many pieces": ("s = SplitToSequence<axis=0>(x) y = ConcatFromSequence<axis=0>(s)", "3000000", None, 6,
                         "GC602: a sequence of 3,000,000 tensors; at most 200,000 are possible"),
+    "a crop of nothing": ("i = Cast<to=7>(w) y = Pad(x, i)", "0,4,4", W([0, -1, -1, 0, -1, -1]), 7, NOTHING),
+    "a crop of a batch to nothing": ("i = Cast<to=7>(w) y = Pad(x, i)", "2,4", W([-2, 0, 0, 0]), 7, NOTHING),
+    "a crop of more than there is": ("i = Cast<to=7>(w) y = Pad(x, i)", "0,4", W([0, -3, 0, -3]), 4,
+                                     "has a negative dimension"),
+    "a crop and a reflection of nothing": ('i = Cast<to=7>(w) y = Pad<mode="reflect">(x, i)', "0,4", W([0, -1, 0, 1]), 7,
+                                           NOTHING),
     "no nodes": ("", "2", None, 4, ""),
     "a node without inputs": ("y = Add()", "2", None, 4, "node 0 Add 'y'"),
     "a node of itself": ("y = Add(x, y)", "2", None, 4, "'y'"),
@@ -267,6 +273,24 @@ def test_outputs_that_are_inputs_or_constants(count: int, run: Run) -> None:
     code, said = run("net.onnx")
     assert code in (0, 4), said
     assert "bug" not in said
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_initializers_of_one_name_are_refused(sparse: bool, run: Run) -> None:
+    """Runtimes take one or the other."""
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Mul(x, w) }'
+    )
+    for value in (1, 2):
+        model.graph.initializer.append(numpy_helper.from_array(np.full(2, value, np.float32), "w"))
+    if sparse:
+        indices = numpy_helper.from_array(np.arange(2), "")
+        model.graph.sparse_initializer.append(helper.make_sparse_tensor(model.graph.initializer.pop(), indices, [2]))
+    onnx.save(model, "net.onnx")
+    for command in ([], ["inspect"], ["zoo"]):
+        code, said = run(*command, "net.onnx") if command != ["inspect"] else (main(["inspect", "net.onnx"]), "'w'")
+        assert code == 4, said
+        assert "two initializers of a graph have the same name: 'w'" in said or command == ["inspect"]
 
 
 # What mutants of models have found

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from gradcheck_cli.results.measures import Health, Precision
 from gradcheck_cli.results.record import STATUSES, Check
 from gradcheck_cli.results.typed import field_names, is_record
-from tests.hostile.names import NAMES
+from tests.hostile.names import COMMANDS, NAMES
 
 COUNT, NUMBER = st.integers(0, 10**6), st.floats()
-TEXT = st.text(max_size=12) | st.sampled_from([*NAMES.values(), "nan", "inf", ""])
+TEXT = st.text(max_size=12) | st.sampled_from([*NAMES.values(), *COMMANDS.values(), "nan", "inf", ""])
 PLAIN = {str: TEXT, int: COUNT, float: NUMBER, bool: st.booleans()}
 HEALTH, PRECISION = st.deferred(lambda: records(Health)), st.deferred(lambda: records(Precision))
 FIGURES = {"norm": NUMBER, "max": NUMBER, "zero_fraction": st.floats(0, 1), "finite": st.booleans()}

@@ -46,6 +46,27 @@ def dies(job: Job, desk: Desk, argument: str) -> Iterator[Mapping[str, Any]]:
     os.kill(os.getpid(), getattr(signal, argument))
 
 
+def falters(job: Job, desk: Desk, argument: str) -> Iterator[Mapping[str, Any]]:
+    """Is killed at the first attempt, in its second task."""
+    file, number = argument.split()
+    desk.tasks(3)
+    for name in ("a", "b", "c")[desk.errand.first :]:
+        desk.begin(name)
+        if name == "b" and not os.path.exists(file):
+            open(file, "w").close()
+            os.kill(os.getpid(), int(number))
+        yield made(name)
+
+
+def orphans(job: Job, desk: Desk, argument: str) -> Iterator[Mapping[str, Any]]:
+    """Kills the server that it was forked from, at the first attempt."""
+    if not os.path.exists(argument):
+        open(argument, "w").close()
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+    yield made(job.uri)
+
+
 def exits(job: Job, desk: Desk, argument: str) -> Iterator[Mapping[str, Any]]:
     os.write(2, b"\x1b[2Jout of luck\n")
     os._exit(int(argument))
@@ -167,6 +188,8 @@ DEEDS = {
         right,
         tells,
         dies,
+        falters,
+        orphans,
         exits,
         raises,
         hangs,

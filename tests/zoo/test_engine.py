@@ -91,6 +91,22 @@ def test_however_a_process_ends_there_is_a_record_and_the_run_goes_on() -> None:
         assert found[f"{2 * index + 1} right"] == [hostile.made(f"{2 * index + 1} right")]
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_somebody_kills_is_tried_once_more(number: signal.Signals, tmp_path: Path) -> None:
+    """Only the task that was killed; what ends by itself, or is killed again, is recorded as a crash."""
+    found = run([f"falters {tmp_path / 'there'} {number:d}", "dies SIGKILL", "right"])
+    assert found[f"0 falters {tmp_path / 'there'} {number:d}"] == [hostile.made(name) for name in "abc"]
+    [crash] = found["1 dies SIGKILL"]
+    assert crash["code"] == "GC603"
+    assert crash["message"].endswith("while reading the model, twice")
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_server_that_was_killed_is_started_again_and_its_models_are_tried_again(jobs: int, tmp_path: Path) -> None:
+    deeds = ["right", f"orphans {tmp_path / 'there'}", "right 0.2", "right", "right"]
+    assert run(deeds, jobs=jobs) == {f"{i} {d}": [hostile.made(f"{i} {d}")] for i, d in enumerate(deeds)}
+
+
 def test_a_record_of_a_crash_is_one_by_the_schema() -> None:
     from gradcheck_cli.results.json_schema import result_schema
 
@@ -230,7 +246,8 @@ def test_the_listener_hears_of_each_job_in_order() -> None:
 
     run(["dies SIGKILL"], listen=Heard())
     name = "0 dies SIGKILL"
-    assert heard == [("started", name), ("stage", name, "reading the model"), ("ended", name, "limit")]
+    stage = ("stage", name, "reading the model")
+    assert heard == [("started", name), stage, stage, ("ended", name, "limit")]
 
 
 def test_what_jobs_or_done_raise_ends_the_run_and_its_children(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import rich_click as click
+from onnx import numpy_helper, parser
 
 from gradcheck_cli.cli.check import command
 from gradcheck_cli.cli.zoo.jobs import Maker, places, split
-from gradcheck_cli.zoo.parcel import shard_of
+from gradcheck_cli.zoo.parcel import expected_seconds, shared_out
 from tests.cli import models
 
 SPEC = """gradcheck: 1
@@ -117,9 +120,37 @@ def test_copies_of_a_model_have_keys_of_their_own(folder: Path):
     assert keys("net.onnx", test_data="none") != keys("copy/net.onnx", test_data="none")
 
 
-def test_shards_share_out_all_jobs_evenly_and_the_same_at_any_time():
-    shards = [shard_of(f"models/{index}.onnx", 4) for index in range(4000)]
-    assert {*shards} == {1, 2, 3, 4}
-    assert all(900 < shards.count(index) < 1100 for index in range(1, 5))
-    assert shards[:8] == [shard_of(f"models/{index}.onnx", 4) for index in range(8)]
-    assert shard_of("anything", 1) == 1
+def test_shards_take_about_the_same_time_and_each_finds_that_out_for_itself():
+    rng = random.Random(5)
+    costs = {f"models/{index}.onnx": 0.01 + rng.paretovariate(1.2) for index in range(400)}
+    shards = shared_out(costs, 4)
+    loads = [sum(costs[job] for job, shard in shards.items() if shard == index) for index in (1, 2, 3, 4)]
+    assert shards.keys() == costs.keys()
+    assert max(loads) - min(loads) <= min(costs.values())
+    assert shards == shared_out(dict(rng.sample([*costs.items()], len(costs))), 4)
+
+
+def test_shards_of_models_that_cost_the_same_have_as_many_each():
+    shards = shared_out(dict.fromkeys("cab", 1.0), 9)
+    assert shards == {"a": 1, "b": 2, "c": 3}
+    assert shared_out({"anything": 0.0}, 1) == {"anything": 1}
+
+
+def test_a_larger_graph_larger_weights_and_weights_in_another_file_are_expected_to_take_longer(tmp_path: Path):
+    def saved(name: str, nodes: int, size: int, *, beside: bool = False) -> float:
+        text = " ".join(f"h{i + 1} = Tanh (h{i})" for i in range(nodes)) + f" y = Add (h{nodes}, w)"
+        head = f'<ir_version: 9, opset_import: ["": 17]> g (float[{size}] h0) => (float[{size}] y)'
+        model = parser.parse_model(f"{head} {{ {text} }}")
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(size, np.float32), "w"))
+        file = tmp_path / f"{name}.onnx"
+        onnx.save(model, file, save_as_external_data=beside, location=f"{name}.data")
+        return expected_seconds(file)
+
+    small = saved("small", 2, 1 << 12)
+    assert small < saved("deep", 200, 1 << 12)
+    assert small < (wide := saved("wide", 2, 1 << 20))
+    assert wide == pytest.approx(saved("beside", 2, 1 << 20, beside=True), rel=0.01)
+    (tmp_path / "none.onnx").write_bytes(b"no model")
+    unread = {expected_seconds(None), *(expected_seconds(tmp_path / name) for name in ("none.onnx", "gone.onnx"))}
+    assert len(unread) == 1
+    assert 0 < unread.pop() < small

@@ -6,6 +6,8 @@ import functools
 import http.server
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +41,13 @@ class Served(http.server.SimpleHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+@pytest.fixture(autouse=True)
+def near() -> Iterator[None]:
+    """Servers of this machine are asked for."""
+    with remote.reaching(local=True):
+        yield
 
 
 @pytest.fixture
@@ -246,3 +255,112 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.M
     monkeypatch.setitem(remote.PACKAGES, "s3", ("no_such_package", "s3"))
     with pytest.raises(UsageError, match=r"needs no_such_package: pip install 'gradcheck-cli\[s3\]'"):
         remote.listed("s3://models")
+
+
+ODD = (
+    "127.1",
+    "2130706433",
+    "0x7f000001",
+    "[::1]",
+    "[::ffff:127.0.0.1]",
+    "[::]",
+    "[64:ff9b::7f00:1]",
+    "[fe80::1]",
+    "[fd00::1]",
+)
+HERE = [
+    "127.0.0.1",
+    "0.0.0.0",
+    "localhost",
+    "169.254.169.254",
+    "10.0.0.1",
+    "192.168.1.1",
+    "172.16.0.1",
+    "100.64.0.1",
+    *ODD,
+]
+
+
+@pytest.mark.parametrize("host", HERE)
+def test_servers_of_this_machine_and_its_network_are_out_of_reach(host: str, cache: Path):
+    """Spellings of addresses that not all libraries read lead nowhere either."""
+    with remote.reaching(local=False), pytest.raises(GradcheckError) as refused:
+        remote.fetched(f"http://{host}:9/a.onnx")
+    said = str(refused.value)
+    assert "--allow-local lets sources lead there" in said or (host in ODD and "does not exist" in said), said
+
+
+@pytest.mark.parametrize("address, local", [
+    ("127.0.0.1", True), ("::1", True), ("::ffff:10.1.2.3", True), ("169.254.169.254", True), ("fe80::1%eth0", True),
+    ("64:ff9b::a00:1", True), ("2002:7f00:1::", True), ("100.64.0.1", True), ("224.0.0.1", True), ("8.8.8.8", False),
+    ("2606:4700::1111", False), ("64:ff9b::808:808", False), ("::ffff:8.8.8.8", False),
+])  # fmt: skip
+def test_addresses_of_this_machine_and_its_network_are_told_from_public_ones(address: str, local: bool):
+    assert remote.is_local(address) is local
+
+
+def test_files_of_this_machine_are_sources_by_their_paths_or_when_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    url, zoo = f"file://{folder}/mlp.onnx", ["zoo", "--run", "run", "-j", "1", "--forward", "internal", "-q"]
+    monkeypatch.chdir(folder)
+    with remote.reaching(local=False):
+        assert main([*zoo, url]) == 2
+        assert (
+            "is a file of this machine: give its path; --allow-local lets sources lead there" in capsys.readouterr().err
+        )
+        (folder / "list.gradcheck.yaml").write_text(f"gradcheck: 1\nmodels: [{{path: '{url}'}}, {{path: mlp.onnx}}]\n")
+        assert main([*zoo, "list.gradcheck.yaml"]) == 2
+        assert main([*zoo, "mlp.onnx"]) == 0
+        assert main([*zoo, url, "--allow-local"]) == 0
+        assert "allow_local" not in json.loads(Path("run/run.json").read_text())["options"]
+        assert main(["zoo", "resume", "run", "-q"]) == 2  # it is asked for each time
+        assert main(["zoo", "resume", "run", "-q", "--allow-local"]) == 0
+
+
+REDIRECTING = """
+import fcntl, http.server, socket, struct, sys, threading
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.zoo import remote
+
+def configured(name, address):  # an interface with an address, as `ip` would do it
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        request = struct.pack("16sH2s4s8s", name, socket.AF_INET, bytes(2), socket.inet_aton(address), bytes(8))
+        fcntl.ioctl(s, 0x8916, request)  # SIOCSIFADDR
+        fcntl.ioctl(s, 0x8914, struct.pack("16sH14s", name, 0x41, bytes(14)))  # SIOCSIFFLAGS: up and running
+
+configured(b"lo", "127.0.0.1")
+configured(b"lo:1", "8.8.8.8")
+
+class Redirecting(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        asked.append((self.client_address[0], self.path))
+        self.send_response(302 if self.path == "/a.onnx" else 200)
+        self.send_header("Location", f"http://{sys.argv[1]}:8000/secret.onnx")
+        self.send_header("Content-Length", "6")
+        self.end_headers()
+        self.wfile.write(b"secret" if self.command == "GET" else b"")
+    do_HEAD = do_GET
+    def log_message(self, *_): ...
+
+asked = []
+threading.Thread(target=http.server.HTTPServer(("0.0.0.0", 8000), Redirecting).serve_forever, daemon=True).start()
+try:
+    print("fetched", remote.fetched("http://8.8.8.8:8000/a.onnx"))
+except GradcheckError as error:
+    print(error)
+print([path for _, path in asked if path != "/a.onnx"])
+"""
+
+
+@pytest.mark.parametrize("target, reached", [("127.0.0.1", False), ("localhost", False), ("8.8.8.8", True)])
+def test_redirects_to_this_machine_are_refused(target: str, reached: bool, cache: Path):
+    """In a network of its own, in which a public address is that of the server."""
+    command = ["unshare", "--net", "--map-root-user", sys.executable, "-c", REDIRECTING, target]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if "unshare:" in ran.stderr or "ioctl" in ran.stderr:
+        pytest.skip(f"no network of its own can be made here: {ran.stderr.strip().splitlines()[-1]}")
+    first, asked = ran.stdout.splitlines()
+    assert first.startswith("fetched") is reached, ran.stdout + ran.stderr
+    assert ("is an address of this machine or its network" in first) is not reached
+    assert (asked != "[]") is reached

@@ -425,7 +425,7 @@ def _directions(rng: np.random.Generator, here: Array) -> Array:
     count = _count(here.size)
     v = rng.normal(size=(count, here.size))
     size = scales(here)
-    if np.isfinite(size).all() and size.max(initial=0.0) < 1e100:
+    if here.size and np.isfinite(size).all() and size.max() < 1e100:
         v[1::2] *= size / max(float(np.sqrt(np.mean(size * size))), np.finfo(float).tiny)
     return v
 

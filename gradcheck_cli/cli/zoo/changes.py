@@ -15,7 +15,7 @@ from gradcheck_cli.cli import note
 from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON
 from gradcheck_cli.cli.output import style_of
 from gradcheck_cli.cli.zoo.results import FinishedJobs
-from gradcheck_cli.report.text import Style, apart, name, paint, seconds, table
+from gradcheck_cli.report.text import AS_JSON, Style, apart, harmless, name, paint, seconds, table
 from gradcheck_cli.report.zoo_summary import verdict
 from gradcheck_cli.results.record import Check
 
@@ -52,9 +52,10 @@ def diff(old: str, new: str, slower: float, show: int, output_format: str, color
     if output_format == "json":
         told = [{"kind": c.kind, "id": c.id, "old": _brief(c.old), "new": _brief(c.new)} for c in changes]
         document = {"schema": SCHEMA, "exit_code": code, "changes": told}
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        sys.stdout.write(harmless(json.dumps(document, indent=2), *AS_JSON) + "\n")
     else:
-        sys.stdout.write(_text(changes, len(after), style_of({"color": color}), show))
+        style = style_of({"color": color})
+        sys.stdout.write(harmless(_text(changes, len(after), style, show), color=style.color))
     return code
 
 

@@ -30,7 +30,7 @@ from gradcheck_cli.zoo.job import Job
 from gradcheck_cli.zoo.parcel import content_of, files_named, folder_of_data, key_of, read_along
 
 _OF_THE_RUN = (
-    "expression", "check", "rerun", "shard", "folder", "show", "report", "baseline", "engine", "dask",
+    "expression", "check", "rerun", "shard", "folder", "show", "report", "baseline", "engine", "dask", "allow_local",
 )  # fmt: skip
 # options on which results do not depend
 _NOT_BEARING = {

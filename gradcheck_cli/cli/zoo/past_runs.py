@@ -21,7 +21,7 @@ from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.zoo.results import FinishedJobs, Results
 from gradcheck_cli.cli.zoo.start import HOME, SHOW
 from gradcheck_cli.errors import NothingChecked, UsageError
-from gradcheck_cli.report.text import count, name, table, wrapped
+from gradcheck_cli.report.text import AS_JSON, count, harmless, name, table, wrapped
 from gradcheck_cli.report.zoo_summary import passed
 from gradcheck_cli.results import many
 from gradcheck_cli.results.record import OUTCOMES
@@ -54,7 +54,7 @@ def merge(folders: tuple[str, ...], target: str) -> int:
     if difference := differing(runs):
         note(difference)
     about = merged(runs, Path(target))
-    sys.stdout.write(f"{target}: {count(len(about.jobs), 'check')} of {count(len(runs), 'run')}\n")
+    sys.stdout.write(harmless(f"{name(target)}: {count(len(about.jobs), 'check')} of {count(len(runs), 'run')}\n"))
     return 0
 
 
@@ -84,7 +84,8 @@ class RunState:
     @classmethod
     def of(cls, folder: Path, results: Results) -> RunState:
         about = read_about(folder)
-        return cls(folder, about, FinishedJobs(folder, about.jobs, results.baseline), holder(folder))
+        found = FinishedJobs(folder, about.jobs, results.baseline, bool(about.shard))
+        return cls(folder, about, found, holder(folder))
 
     @property
     def state(self) -> str:
@@ -116,15 +117,17 @@ def _show_run(folder: str, options: Mapping[str, Any]) -> None:
     results = Results(Path(folder), options)
     run = RunState.of(Path(folder), results)
     if options["output_format"] == "json":
-        sys.stdout.write(json.dumps(run.as_json(), indent=2) + "\n")
+        sys.stdout.write(harmless(json.dumps(run.as_json(), indent=2), *AS_JSON) + "\n")
         return
     state = f"{run.state} ({run.holder})" if run.holder else run.state
     shard = f"shard {run.about.shard} of " if run.about.shard else ""
     again = f"  to go on: gradcheck zoo resume {quoted(folder)}\n" if run.state == "interrupted" else ""
-    sys.stdout.write(
+    results.output.put(
         f"{name(folder)}  {state}, {run.progress} checks\n"
-        + "\n".join(wrapped(f"{shard}{name(' '.join(run.about.sources))}", results.output.style.width, "  ", "    "))
-        + f"\n  gradcheck {run.about.version}, {run.about.created}\n{again}\n"
+        + "\n".join(
+            wrapped(f"{name(shard)}{name(' '.join(run.about.sources))}", results.output.style.width, "  ", "    ")
+        )
+        + f"\n  gradcheck {name(run.about.version)}, {name(run.about.created)}\n{again}\n"
     )
     results.show(run.found)
 
@@ -137,9 +140,8 @@ def _show_runs(options: Mapping[str, Any]) -> None:
     if not runs:
         raise NothingChecked(f"there is no run in {HOME}; gradcheck zoo SRC begins one")
     if options["output_format"] == "json":
-        sys.stdout.write(json.dumps([run.as_json() for run in runs], indent=2) + "\n")
+        sys.stdout.write(harmless(json.dumps([run.as_json() for run in runs], indent=2), *AS_JSON) + "\n")
         return
     rows = [(name(str(run.folder)), run.progress, str(run.failing), run.state) for run in runs]
-    sys.stdout.write(
-        "\n".join(table([("run", "done", "failing", ""), *rows], "<>><", (), results.output.style.width)) + "\n"
-    )
+    width = results.output.style.width
+    sys.stdout.write(harmless("\n".join(table([("run", "done", "failing", ""), *rows], "<>><", (), width)) + "\n"))

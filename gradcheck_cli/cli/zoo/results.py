@@ -44,7 +44,7 @@ class Results:
     @many()
     def write(self, jobs: Iterable[str] | None, duration: float = 0.0) -> FinishedJobs:
         """Writes reports, and gives the jobs in them."""
-        found = FinishedJobs(self.folder, jobs, self.baseline)
+        found = FinishedJobs(self.folder, jobs, self.baseline, bool(self.options.get("shard")))
         if self.output.writes:
             report = found.report(gates_of(self.options), duration)
             self.output.write_reports(found.full(report, pictured=self.output.pictures != "none"))
@@ -83,6 +83,7 @@ class FinishedJobs:
     folder: Path
     jobs: Iterable[str] | None
     baseline: Baseline
+    shard: bool = False
     lines: dict[str, tuple[Line, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,7 +108,7 @@ class FinishedJobs:
 
     def report(self, fail_on: tuple[str, ...], duration: float) -> Report:
         """A report of all outcomes."""
-        return Report(self.outcomes, (), duration, fail_on)
+        return Report(self.outcomes, (), duration, fail_on, self.shard)
 
     def full(self, report: Report, *, pictured: bool = False) -> Report:
         """The report with complete records."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gradcheck_cli.cli import note
 from gradcheck_cli.errors import shown
 from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.report.text import columns, count, cut, seconds
@@ -84,6 +85,9 @@ class ZooProgress(JobListener):
             self.spent.append(self.clock() - ran.began)
         self._count(records)
 
+    def remark(self, text: str) -> None:
+        note(text)
+
     def _count(self, records: Sequence[Mapping[str, Any]]) -> None:
         with self._one_at_a_time:  # `passed_over` is called in another thread
             self.done += 1
@@ -139,4 +143,4 @@ def _outcome(records: Sequence[Mapping[str, Any]]) -> str:
     took, decides = seconds(sum(check.duration_s for check in checks)), worst(checks)
     file, check = decides.model.uri, decides.check
     label = check if f"{check}::".startswith(f"{file}::") else f"{file}::{check}"
-    return f"{verdict(decides)} {shown(label)}, {count(len(checks), 'check')} in {took}"
+    return f"{shown(verdict(decides))} {shown(label)}, {count(len(checks), 'check')} in {took}"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ import rich_click as click
 
 from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.baseline import gates_of
-from gradcheck_cli.cli.bundles import hide_from_git
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.options import Parsed, names_at, options_of
 from gradcheck_cli.cli.reproduce import quoted
@@ -28,16 +28,18 @@ from gradcheck_cli.cli.zoo.jobs import Maker, ModelPlace, places, split, unmade
 from gradcheck_cli.cli.zoo.results import Results
 from gradcheck_cli.cli.zoo.run_progress import ZooProgress
 from gradcheck_cli.cli.zoo.start import HOME, RUN_OPTIONS
-from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, shown
+from gradcheck_cli.errors import GradcheckError, UsageError, shown
 from gradcheck_cli.report.text import count
 from gradcheck_cli.results.record import Report
 from gradcheck_cli.zoo import engine
 from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
-from gradcheck_cli.zoo.parcel import shard_of
+from gradcheck_cli.zoo.parcel import expected_seconds, shared_out
+from gradcheck_cli.zoo.remote import reaching
+from gradcheck_cli.zoo.shelf import hide_from_git
 from gradcheck_cli.zoo.store import ABOUT, About, Line, Store, brief, finished, read_about, write_about
 
 # options that are not stored with a run, and are ignored if its folder has them
-_OF_ONE_TIME = {"folder", "rerun", "show", "fail_fast", "allow_python", *names_at("Output")}
+_OF_ONE_TIME = {"folder", "rerun", "show", "fail_fast", "allow_python", "allow_local", *names_at("Output")}
 
 
 def begin(sources: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> int:
@@ -63,13 +65,18 @@ def go_on(folder: str, given: Mapping[str, Any], ctx: click.Context) -> int:
 
 
 def _run(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: click.Context) -> int:
+    with reaching(local=bool(given.get("allow_local"))):
+        return _ran(sources, given, folder, ctx)
+
+
+def _ran(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: click.Context) -> int:
     found = places(sources)
     near = common_folder([place.path for place in found if place.path] or ["."])
     options = {**settings_above(near, ctx), **given}
-    shard = given.get("shard")
-    wanted = [p for p in split(found, options) if not shard or shard_of(p.job, shard[1]) == shard[0]]
+    shard, every = given.get("shard"), split(found, options)
+    wanted = _of_shard(every, *shard) if shard else every
     if not wanted:
-        raise NothingChecked("nothing to check: none of the models is in this shard")
+        note(f"none of {count(len(every), 'check')} is in this shard")
     kept = {name: value for name, value in given.items() if name not in _OF_ONE_TIME}
     jobs = tuple(place.job for place in wanted)
     part = "{}/{}".format(*shard) if shard else ""
@@ -79,6 +86,13 @@ def _run(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: cl
                 hide_from_git(folder.parent.parent)
         write_about(folder, About(tuple(sources), kept, os.getcwd(), part, jobs))
         return ZooRun(wanted, store, given, options, ctx).run()
+
+
+def _of_shard(every: Sequence[ModelPlace], index: int, number: int) -> list[ModelPlace]:
+    """The places of one shard of several, which take about the same time; it may be none."""
+    seconds = cache(expected_seconds)
+    shards = shared_out({place.job: seconds(Path(place.path) if place.path else None) for place in every}, number)
+    return [place for place in every if shards[place.job] == index]
 
 
 @dataclass(slots=True)

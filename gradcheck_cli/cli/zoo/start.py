@@ -54,17 +54,27 @@ DASK = own(
     "--dask", type=SCHEDULER_ADDRESS, metavar="WHERE",
     help="The cluster: tcp://HOST:8786, a scheduler file, or local:N workers. [default: as Dask is configured]",
 )  # fmt: skip
+ALLOW_LOCAL = own(
+    "--allow-local", is_flag=True, default=None,
+    help="Let sources be file: URLs, and servers of this machine or its network.",
+)  # fmt: skip
 RUN_OPTIONS: list[click.Parameter] = [
     own("--run", "folder", metavar="DIR", help="Where results are kept. [default: .gradcheck/zoo/NAME]"),
     RERUN,
     ENGINE,
     DASK,
-    own("--shard", type=SHARD, metavar="I/N", help="Check only part I of N of the models: the same ones in every run."),
+    own(
+        "--shard",
+        type=SHARD,
+        metavar="I/N",
+        help="Check only part I of N of the models, the same ones in every run; parts take about the same time.",
+    ),
+    ALLOW_LOCAL,
     SHOW,
 ]
 SOURCES = click.RichArgument(["sources"], nargs=-1, required=True, metavar="SRC...", type=click.Path())
 RUN = click.RichArgument(["folder"], metavar="RUN", type=click.Path())
-OF_RESUME = [RUN, RERUN, ENGINE, DASK, SHOW, *options_of("resume")]
+OF_RESUME = [RUN, RERUN, ENGINE, DASK, ALLOW_LOCAL, SHOW, *options_of("resume")]
 
 
 @click.command("run", cls=TypedCommand, context_settings=SETTINGS, params=[SOURCES, *RUN_OPTIONS, *options_of("zoo")])

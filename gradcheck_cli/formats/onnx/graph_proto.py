@@ -6,6 +6,7 @@ to attributes read there.  A model-local function is inlined by reading its body
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -160,6 +161,9 @@ class Body:
 
     def take(self, proto: GraphProto) -> None:
         """Adds the constants, declared types and nodes of a graph."""
+        again = [name for name, count in Counter(initializers_of(proto)).items() if count > 1]
+        if again:
+            raise ModelError(f"two initializers of a graph have the same name: {again[0]!r}.")
         for tensor in proto.initializer:
             self.constants[self.scope.name(tensor.name)] = self.array(tensor)
         for sparse in proto.sparse_initializer:

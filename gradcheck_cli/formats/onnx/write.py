@@ -5,11 +5,9 @@ A file is complete or not written at all.  Documentation, properties and version
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -26,6 +24,7 @@ from gradcheck_cli.formats.onnx.attributes import (
 )
 from gradcheck_cli.formats.onnx.opset import LOWEST, needed_opset, signature, written_attrs
 from gradcheck_cli.formats.onnx.tensors import value_info
+from gradcheck_cli.formats.whole_file import replacing
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 
 Constants: TypeAlias = Callable[[str, Array], TensorProto]  # makes the tensor that a file holds for a constant
@@ -34,7 +33,6 @@ _SMALL = 1024  # bytes of constants that always stay in the model file: shapes, 
 _ALIGNMENT = 4096
 _IR_OF_METADATA = 10
 _IR_OF_DEVICES = 11
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write(
@@ -211,22 +209,3 @@ def serialized(model: ModelProto) -> bytes:
         return bytes(model.SerializeToString(deterministic=True))
     except ValueError as error:
         raise LimitError("the model would be larger than 2 GiB in one file.", code="GC602") from error
-
-
-@contextmanager
-def replacing(target: Path) -> Iterator[IO[bytes]]:
-    """A file that replaces `target` when the block ends; on an error `target` stays as it was."""
-    if "\0" in str(target):
-        raise UsageError(f"{str(target)!r} cannot be written: it is no path.")
-    target = Path(os.path.realpath(target))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            yield file
-        os.replace(temporary, target)
-    except OSError as error:
-        kind = LimitError if error.errno in _NO_SPACE else UsageError
-        raise kind(f"{target} cannot be written: {error.strerror or error}.") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -75,7 +75,7 @@ def _swap(new: str, target: str, old: str) -> None:
     os.rename(target, old)
     try:
         os.rename(new, target)
-    except OSError:
+    except BaseException:  # Ctrl-C too
         os.rename(old, target)
         raise
     shutil.rmtree(old, ignore_errors=True)

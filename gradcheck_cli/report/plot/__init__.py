@@ -9,11 +9,12 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.formats.whole_file import whole
 from gradcheck_cli.report import heatmap
 from gradcheck_cli.report.concise import headline, said_of
 from gradcheck_cli.report.text import cut, name
@@ -46,18 +47,13 @@ def numbered(path: str, count: int) -> str:
 
 def write(check: Check, path: str) -> None:
     """The figure of a check in a file, which is replaced as a whole or not at all."""
-    temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.tmp")
     kind = os.path.splitext(path)[1].removeprefix(".")
     metadata = {"Date": None, "Creator": "gradcheck"} if kind == "svg" else {"Software": "gradcheck"}
     try:
-        with own_settings(), open(temporary, "xb") as file:
+        with own_settings(), whole(path) as file:
             figure(check).savefig(file, format=kind, dpi=_DPI, metadata=metadata)
-        os.replace(temporary, os.path.realpath(path))
     except OSError as error:
         raise UsageError(f"--plot {path} cannot be written: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)
 
 
 def figure(check: Check) -> Figure:
