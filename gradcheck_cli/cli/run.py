@@ -15,6 +15,7 @@ from typing import Any
 
 import rich_click as click
 
+from gradcheck_cli.checks.progress import Progress
 from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.bundles import Bundles
@@ -22,7 +23,6 @@ from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.config import file_above, settings_above
 from gradcheck_cli.cli.options import names_at
 from gradcheck_cli.cli.output import Output
-from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.resolve import dims_of, listed
 from gradcheck_cli.cli.tasks import Found, Planner, Task, common_folder, expand, raising
 from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, did_you_mean

@@ -34,9 +34,9 @@ from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.health import figures, findings, gate_text
 from gradcheck_cli.report.html import page_facts
 from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, PagedModel, counted, outcome_of
+from gradcheck_cli.report.plot import HEIGHT, WIDTH
 from gradcheck_cli.results.record import Check
 
-WIDTH, HEIGHT = 896, 672  # pixels of a picture
 _SHOWN = 20  # worst entries of a pair
 _NO_LETTERS = "".join(chr(plane << 16 | last) for plane in range(1, 15) for last in (0xFFFE, 0xFFFF))
 _TURNING = re.compile(  # controls, marks of direction, what has no width, halves, private letters, and what is none
@@ -79,7 +79,7 @@ def _environment() -> Environment:
         "share": share_compared, "not_judged": not_judged, "entries": _entries, "tally": _tally,
         "findings": lambda suspect: [_name(sentence, 400) for sentence in evidence(suspect)],
         "figures": lambda check: ", ".join(figures(check)),
-        "facts": page_facts.of_check, "model_facts": page_facts.of_model,
+        "facts": page_facts.of_check, "model_facts": page_facts.of_model, "file_facts": page_facts.of_file,
         "healths": page_facts.healths, "bars": page_facts.bars,
         "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
     }  # fmt: skip
@@ -127,12 +127,12 @@ def _why(check: Check) -> str:
     return _name(" ".join(filter(None, (check.code, said))), 140)
 
 
-def _entries(check: Check) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
+def _entries(check: Check, most: int = _SHOWN) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
     """The table of a pair's worst entries: caption, head and rows."""
     told = [entry for entry in check.worst if entry.status != "kink-ok"]
-    heads, rows = entry_table(check, told[:_SHOWN])
+    heads, rows = entry_table(check, told[:most])
     every = open_entries(check, len(told))
-    shown = f"The worst {_SHOWN} of {every:,} entries" if every > _SHOWN else text.count(every, "entry", "entries")
+    shown = f"The worst {most} of {every:,} entries" if every > most else text.count(every, "entry", "entries")
     return f"{shown} that did not pass", ("entry of x" + (" → y" if by_y(check) else ""), *heads), rows
 
 
