@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from itertools import count
+from itertools import accumulate, count
 from math import ceil
 from typing import Any, ClassVar, TypeAlias
 from urllib.parse import quote
@@ -53,6 +53,7 @@ class InFolder:
 
     single: ClassVar[bool] = False
     level: ClassVar[int] = 1
+    most: ClassVar[int | None] = None  # of the pairs of a model that are there at once
 
     def __init__(self, up: str = "") -> None:
         self.up = up
@@ -84,6 +85,7 @@ class OnPage:
 
     single: ClassVar[bool] = True
     level: ClassVar[int] = 2
+    most: ClassVar[int | None] = 40
     summary = "#summary"
 
     def __init__(self, told: Container[str]) -> None:
@@ -107,6 +109,7 @@ class OnPage:
 
 _CELLS, _TOLD, _ROWS, _OPERATORS = 400, 40, 500, 200  # of the mosaic, what needs attention, a table's page, operators
 _SECTIONS, _CHECKS = 200, 1000  # most models and checks that a single page tells of in full
+_ROWS_AT_ONCE, _PAIRS_AT_ONCE = 100, 20  # of them, rows and pairs that are elements of it before anybody asks for more
 _DRAWN, _DRAWN_EACH = 30, 3  # checks with pictures: of the whole report, of one model
 
 
@@ -184,7 +187,7 @@ def folder(report: Report) -> Iterator[tuple[str, bytes]]:
 
 
 def single(report: Report) -> str:
-    """The whole report on one page that needs no other file; nothing is lost without its script."""
+    """The whole report on one page that needs no other file; of a report that is not large nothing needs its script."""
     site = ReportData(report)
     told = _told(site.models)
     links = OnPage({model.slug for model in told})
@@ -196,10 +199,12 @@ def single(report: Report) -> str:
         ]))
         for model in told
     ]  # fmt: skip
+    rows = [*site.rows(links).values()]
     return page(
         "single.html", title=f"gradcheck: {totals(report)}", links=links, section="", run=site.run(),
-        rows=site.rows(links).values(), order="outcome", pages=1, page=1, note=_note(len(site.models)),
-        sections=sections, untold=len(site.models) - len(told), **site.operators(),
+        rows=rows[:_ROWS_AT_ONCE], later="<>".join(rows[_ROWS_AT_ONCE:]), number=len(rows) - _ROWS_AT_ONCE,
+        order="outcome", pages=1, page=1, note=_note(len(site.models)),
+        sections=sections, told=len(told), open=_open(told), untold=len(site.models) - len(told), **site.operators(),
         look=Markup(style), script=Markup(script), icon="data:image/svg+xml," + quote(asset("icon.svg")),
         policy=f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}; "
         "base-uri 'none'; form-action 'none'",
@@ -245,7 +250,7 @@ def _tables(
         some = [rows[model.slug] for model in models[(number - 1) * _ROWS : number * _ROWS]]
         yield links.models(order, number), page(
             "models.html", title="Models", links=links, section="Models", rows=some, order=order, page=number,
-            pages=pages, note=_note(len(models)), **look,
+            pages=pages, note=_note(len(models)), later="", number=0, **look,
         )  # fmt: skip
 
 
@@ -301,6 +306,12 @@ def _told(models: Sequence[PagedModel]) -> list[PagedModel]:
             break
         found.append(model)
     return found
+
+
+def _open(told: Sequence[PagedModel]) -> int:
+    """The number of models, at least one, whose sections are there at once."""
+    pairs = accumulate(min(len(model.checks), OnPage.most or 0) for model in told)
+    return max(1, sum(total <= _PAIRS_AT_ONCE for total in pairs))
 
 
 def _data(png: bytes) -> str:

@@ -171,7 +171,8 @@ def _images(panel: FigureBase, check: Check, tile: Tile, levels: Array) -> list[
     across = ceil(count / down)
     panes = list(panel.subplots(down, across, squeeze=False).flat)
     for at, pane in enumerate(panes[:count]):
-        _show(pane, levels[at], (height, width), "equal" if 1 / 3 < height / width < 3 else "auto")
+        square = 1 / 3 < height / width < 3 and not heatmap.are_few(tile)  # these need room for their numbers
+        _show(pane, levels[at], (height, width), "equal" if square else "auto")
         if images > 1:
             pane.set_title(heatmap.image(check, tile, -(-at * images // count)), fontsize=8)
         for axis, shown in ((pane.xaxis, at + across >= count), (pane.yaxis, at % across == 0 and height > 1)):
@@ -202,7 +203,7 @@ def _write_errors(panes: Sequence[Axes], check: Check, tile: Tile, levels: Array
     """The error of each entry in its cell, and the name of each row and column beside it."""
     height, width = tile.sizes[-2:]
     images, looks = (each.reshape(-1, height, width) for each in (tile.cells, levels))
-    size = min(max(60 / (width * (1 + (len(panes) > 1))), 5), 12)
+    size = min(max(60 / (width * min(len(panes), 3)), 5), 11)
     for pane, cells, look in zip(panes, images, looks, strict=True):
         for (row, column), cell in np.ndenumerate(cells):
             said, ink = heatmap.error_said(cell), _ink(int(look[row, column]))
