@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from html import escape
 from typing import TYPE_CHECKING, Protocol
 
 from gradcheck_cli.errors import shown
@@ -199,6 +198,8 @@ class NotebookBar:
         self._shown = display(_shown_as("", ""), raw=True, display_id=True)
 
     def draw(self, title: str, share: float, part: str) -> None:
+        from html import escape
+
         text = shown(f"{title}  {part}".strip())
         bar = f'<progress max="1" value="{min(max(share, 0.0), 1.0):.3f}" aria-label="Progress"></progress>'
         self._shown.update(_shown_as(f"{share:4.0%}  {text}", f"{bar} {escape(text)}"), raw=True)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import html5lib
@@ -155,7 +156,8 @@ def test_no_part_of_a_notebook_runs_anything(wrong: gc.Report):
 
 
 def alone(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
 
 
 CHECKED = """
