@@ -207,7 +207,7 @@ def test_ten_thousand_models_are_few_elements_until_one_looks_for_them(shown: Op
     assert rows.all_inner_texts() == ["zoo/16/net-07342.onnx"]
     page.get_by_role("searchbox", name="Filter models").fill("")
     page.locator(".models thead").get_by_role("button", name="Model").click()
-    page.wait_for_function(f"document.querySelector('{ROWS}').innerText === 'wide.onnx'")
+    playwright.expect(rows.first).to_have_text("wide.onnx")
     assert rows.nth(1).inner_text() == "zoo/0/net-00000.onnx"
 
 
@@ -234,12 +234,13 @@ def test_the_keyboard_alone_filters_sorts_and_shows_more(shown: Open, paths: dic
     assert page.evaluate("document.activeElement.innerText") == "Model"
     assert page.evaluate("parseFloat(getComputedStyle(document.activeElement).outlineWidth)") >= 2
     page.keyboard.press("Enter")
-    page.wait_for_function(f"document.querySelector('{ROWS}').innerText === 'zoo/0/net-00000.onnx'")
+    playwright.expect(page.locator(ROWS).first).to_have_text("zoo/0/net-00000.onnx")
     further = page.locator("#details > button.further")
     further.focus()
-    before = page.locator("#details .every > *").count()
+    sections = page.locator("#details > .every > *")
+    before = sections.count()
     page.keyboard.press("Enter")
-    page.wait_for_function(f"document.querySelectorAll('#details > .every > *').length > {before}")
+    playwright.expect(sections).not_to_have_count(before)
     assert page.evaluate("document.activeElement.closest('#details') !== null")
 
 

@@ -71,7 +71,7 @@ class List {
   tell() {
     const left = this.chosen.length - this.next + this.waiting;
     this.button.hidden = !left;
-    this.button.textContent = `Show ${Math.min(left, STEP)} more of ${left.toLocaleString("en")}`;
+    this.button.textContent = left ? `Show ${Math.min(left, STEP)} more of ${left.toLocaleString("en")}` : "";
   }
 }
 
