@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from gradcheck_cli.model import Model, Tensor
     from gradcheck_cli.op import Op, batching
     from gradcheck_cli.ops import OPS
-    from gradcheck_cli.results.record import Report
+    from gradcheck_cli.results.record import Check, Report
     from gradcheck_cli.training import TrainingStep, training_step
 
 __version__ = VERSION
 __all__ = [
-    "OPS", "AggregationMethod", "Model", "Op", "Report", "Tensor", "TrainingStep", "UnconnectedGradients", "Var",
+    "OPS", "AggregationMethod", "Check", "Model", "Op", "Report", "Tensor", "TrainingStep", "UnconnectedGradients", "Var",
     "batching", "check", "compute_gradient", "compute_gradient_error", "gradients", "load", "run", "save", "symbolic",
     "training_step",
 ]  # fmt: skip
@@ -42,7 +42,7 @@ _HOMES = {
     "model": ("Model", "Tensor"),
     "op": ("Op",),
     "ops": ("OPS",),
-    "results.record": ("Report",),
+    "results.record": ("Check", "Report"),
     "training": ("TrainingStep", "training_step"),
 }
 _MODULES = {"symbolic": "autodiff.symbolic", "batching": "op.batching"}
@@ -54,6 +54,7 @@ def __getattr__(name: str) -> Any:
     home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module(f"{__name__}.report.html")  # draws what is shown in notebooks
     return getattr(import_module(f"{__name__}.{home}"), name)
 
 

@@ -15,11 +15,17 @@ A mismatch of gradients is a result, never an exception.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 VERSION = "0.1.0"  # of gradcheck; pyproject.toml reads it here
 DOCUMENTATION = "https://gradcheck-cli.readthedocs.io/en/latest/"  # the address of docs/, here and nowhere else
+# controls, marks of direction, halves of characters; what else is odd about a name was cleaned with it
+_ODD = "\0-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufff9-\ufffb"
+_LINK = rf"\]8;;(?:{re.escape(DOCUMENTATION)}[\w/]*)?\x1b\\"  # to the documentation, or the end of it
+_MOVING, _MOVING_OR_COLOR = re.compile(f"\x1b(?!\\[\\d+m|{_LINK}|\\\\)|[{_ODD}]"), re.compile(f"[\x1b{_ODD}]")
+_COMMAND = re.compile(r"^(\s*):(?=:)|##(?=\[)", re.MULTILINE)
 
 
 class GradcheckError(Exception):
@@ -154,6 +160,20 @@ def shown(name: str) -> str:
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else _escaped(c) for c in name)
+
+
+def harmless(text: str, colon: str = ": ", hashes: str = "## ", *, color: bool = False) -> str:
+    """A text in which no name moves a cursor, or is a command to the runner of a CI service, which reads all logs.
+
+    Of a command at the start of a line, ::error::, the first colon is replaced, and the marks of ##[error] wherever
+    they stand.
+    """
+    return _COMMAND.sub(lambda found: hashes if found[1] is None else found[1] + colon, still(text, color=color))
+
+
+def still(text: str, *, color: bool = False) -> str:
+    """A text with escapes for all characters that do not stay in their place, other than line breaks, and colors."""
+    return (_MOVING if color else _MOVING_OR_COLOR).sub(lambda found: shown(found[0]), text)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

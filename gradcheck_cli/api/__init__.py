@@ -1,18 +1,24 @@
-"""The Python API besides `gradients` and `compute_gradient`: `load` a model, `run`, `check` and `save` it."""
+"""The Python API besides `gradients` and `compute_gradient`: `load` a model, `run`, `check` and `save` it.
+
+The logger "gradcheck" is told what is chosen and found: nothing of it is shown unless logging is configured.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.checks.health.checkup import gates_given, with_gates
 from gradcheck_cli.checks.procedure import Procedure
-from gradcheck_cli.errors import UsageError
+from gradcheck_cli.checks.progress import Progress
+from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.formats import read
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.containers import mapped, plain
@@ -21,9 +27,15 @@ from gradcheck_cli.model import Model, Tensor, arguments, call_options
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.results.codes import CodeChoice
-from gradcheck_cli.results.record import Check, Report
+from gradcheck_cli.results.display import subject, summary
+from gradcheck_cli.results.record import Check, Report, sizes_said
 from gradcheck_cli.settings import Settings
 
+if TYPE_CHECKING:
+    from gradcheck_cli.points.point import Point
+
+LOG = logging.getLogger("gradcheck")
+LOG.addHandler(logging.NullHandler())
 Names: TypeAlias = "Tensor | str | Sequence[Tensor | str]"
 
 
@@ -60,6 +72,7 @@ def load(
     source = spec.meant if graph is None else spec.sources[graph]
     assert source is not None
     arguments.require_open(source, sizes)
+    LOG.debug("%s: read, %d nodes", shown(source.uri), source.nodes)
     return Model(source, OPS, sizes)
 
 
@@ -103,7 +116,7 @@ def check(
     extra_feed_dict: Mapping[Any, Any] | None = None, ops: Ops = OPS, rtol: float | Mapping[str, float] | None = None,
     atol: float | Mapping[str, float] | None = None, fail_on: str | Sequence[str] | None = None,
     select: str | Sequence[str] | None = None, ignore: str | Sequence[str] | None = None, isolate: bool = False,
-    **settings: Any,
+    progress: bool = False, **settings: Any,
 ) -> Report:  # fmt: skip
     """Checks gradients as the command `gradcheck check` does, and returns a `Report`.
 
@@ -125,6 +138,8 @@ def check(
         ignore: codes that do not fail it; of `select` and `ignore` the longest prefix decides.
         isolate: True runs the check in a forked process, where `timeout` and `memory_limit` hold at any time; else
             they hold between chunks of probes.  Needs a system that forks.
+        progress: True shows a bar in a terminal or a notebook, lines on stderr elsewhere, once a check takes longer
+            than a second.
         settings: mode, method, dtype, seed, points, delta, dims, params and the other fields of `Settings`;
             one that is None counts as not given.
 
@@ -142,16 +157,61 @@ def check(
         y=arguments.names(model, y, "y", globs=True),
         x_init_value=arguments.feeds(model, x_init_value, "x_init_value"),
         extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
-        **{"dims": model.dims, **call_options.settings({"rtol": rtol, "atol": atol, **settings})},
+        **{"dims": model.dims, "pictures": "wrong", **call_options.settings({"rtol": rtol, "atol": atol, **settings})},
     )
-    gates = gates_given(fail_on, given.dtype)
+    gates, name = gates_given(fail_on, given.dtype), Path(model.source.uri).name
     codes = CodeChoice(call_options.codes(select, "select"), call_options.codes(ignore, "ignore"))
+    shown_when = "on" if call_options.flag(progress, "progress") else "off"
 
     def call() -> tuple[Check, ...]:
-        return Procedure(model.source, given, ops).run(Path(model.source.uri).name)
+        listener = Listening(name, Progress(shown_when))  # of the process that checks
+        procedure = Procedure(model.source, given, ops, listener, see=listener.see)
+        listener.begin(procedure.xs, procedure.ys)
+        try:
+            return procedure.run(name)
+        finally:
+            listener.done()
 
+    start = time.perf_counter()
     checks = _isolated(given, call) if call_options.flag(isolate, "isolate") else call()
-    return Report(tuple(with_gates(codes.judged(each), gates) for each in checks), fail_on=gates)
+    judged = tuple(with_gates(codes.judged(each), gates) for each in checks)
+    report = Report(judged, duration_s=time.perf_counter() - start, fail_on=gates)
+    _log(report)
+    return report
+
+
+class Listening:
+    """The listener of a check: it shows the progress, and logs what is chosen."""
+
+    def __init__(self, name: str, progress: Progress) -> None:
+        self.name, self.title, self.progress = shown(name), "", progress
+        self.expect, self.advance, self.done = progress.expect, progress.advance, progress.done
+
+    def begin(self, xs: Iterable[str], ys: Iterable[str]) -> None:
+        """Takes note of a check that begins, with the tensors that were given or chosen."""
+        self.progress.begin(self.name)
+        LOG.info("%s: x %s; y %s", self.name, ", ".join(map(shown, xs)), ", ".join(map(shown, ys)))
+
+    def see(self, index: int, point: Point) -> None:
+        """Takes note of a point before anything is compared there."""
+        dims, notes = sizes_said(point.dims, point.notes), "; ".join(map(shown, point.notes))
+        LOG.info("%s: point %d%s", self.name, index, "".join(f", {text}" for text in (shown(dims), notes) if text))
+
+    def start(self, title: str, total: int) -> None:
+        """Takes note of a pair that begins, or of one more pass of it."""
+        if title != self.title:
+            self.title = title
+            LOG.debug("%s: comparing %s", self.name, shown(title))
+        self.progress.start(title, total)
+
+
+def _log(report: Report) -> None:
+    """Tells the logger of each pair: its mode and why that was taken, its result, and notes on it."""
+    for check in report.checks if LOG.isEnabledFor(logging.INFO) else ():
+        chosen = f" ({shown(check.chosen)})" if check.chosen else ""
+        LOG.info("%s: %s; mode %s%s, %s", subject(check), summary(check), check.mode, chosen, check.method)
+        for note in check.notes:
+            LOG.info("%s: %s", subject(check), shown(note))
 
 
 def _isolated(settings: Settings, call: Callable[[], tuple[Check, ...]]) -> tuple[Check, ...]:
@@ -196,6 +256,7 @@ def save(
     names = arguments.names(model, outputs, "outputs") or model.graph.outputs
     fed = arguments.feeds(model, feeds, "feeds")
     export(model, call_options.path(path, "path"), names, fed, runtime=answers if installed() else None)
+    LOG.debug("%s: written, outputs %s", shown(os.fspath(path)), ", ".join(map(shown, names)))
 
 
 def _value(tape: Tape, name: str) -> Any:

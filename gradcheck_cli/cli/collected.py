@@ -10,13 +10,13 @@ from typing import Any
 import rich_click as click
 from click.exceptions import Exit
 
+from gradcheck_cli.checks.progress import Progress
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.check import command
 from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.options import given_in
-from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.run import planned
 from gradcheck_cli.cli.tasks import Found, Task, common_folder
 from gradcheck_cli.errors import UsageError

@@ -16,11 +16,11 @@ import rich_click as click
 from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.checks.diff.two_models import compare
 from gradcheck_cli.checks.isolation import run as isolated
+from gradcheck_cli.checks.progress import Progress
 from gradcheck_cli.cli.baseline import gates_of
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.limits import bounds_of, time_limit
 from gradcheck_cli.cli.output import Output
-from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.reproduce import chosen_sizes, quoted, typed
 from gradcheck_cli.cli.resolve import dims_of, refuse_idle_rounding, resolve
 from gradcheck_cli.errors import GradcheckError, UsageError, shown

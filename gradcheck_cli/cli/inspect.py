@@ -28,10 +28,10 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
     from gradcheck_cli.cli import say
     from gradcheck_cli.cli.output import style_of
     from gradcheck_cli.cli.tasks import expand
-    from gradcheck_cli.errors import GradcheckError
+    from gradcheck_cli.errors import GradcheckError, harmless
     from gradcheck_cli.graph.memory import exhausted, held
     from gradcheck_cli.report.model_overview import text
-    from gradcheck_cli.report.text import AS_JSON, harmless
+    from gradcheck_cli.report.text import AS_JSON
     from gradcheck_cli.results.record import worst_code
 
     files, missing = expand(models)

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, TextIO
 
 from gradcheck_cli.cli import note
-from gradcheck_cli.errors import UsageError
+from gradcheck_cli.errors import UsageError, harmless
 from gradcheck_cli.report import FORMATS, format_of, parts, write
-from gradcheck_cli.report.text import ENDLESS, Style, harmless
+from gradcheck_cli.report.text import ENDLESS, Style
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Pictures
 

@@ -18,6 +18,7 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.autodiff.custom import ops_for
+from gradcheck_cli.checks.progress import Progress
 from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.bundles import Bundles
@@ -25,7 +26,6 @@ from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.config import blamed, file_above, settings_above
 from gradcheck_cli.cli.options import names_at
 from gradcheck_cli.cli.output import Output
-from gradcheck_cli.cli.progress import Progress
 from gradcheck_cli.cli.resolve import Layer, dims_of, listed, resolve
 from gradcheck_cli.cli.tasks import Found, Planner, Task, common_folder, expand, raising
 from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, did_you_mean, shown

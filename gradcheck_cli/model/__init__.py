@@ -19,7 +19,7 @@ from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence, nodes_between, without_rule
 from gradcheck_cli.autodiff.tape import Loose, Tape, Var
-from gradcheck_cli.errors import GradcheckError, NoGradientError, UsageError, did_you_mean
+from gradcheck_cli.errors import GradcheckError, NoGradientError, UsageError, did_you_mean, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.model.request import Request, Seed, derive, name_results
@@ -27,7 +27,10 @@ from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import open_dims
 from gradcheck_cli.points.elements import ready_to_draw, spread, with_element
 from gradcheck_cli.points.point import Point, find_point
+from gradcheck_cli.results.typed import Displayed
 from gradcheck_cli.settings import Settings
+
+_NAMED = 6  # inputs, and outputs, that the repr of a model names
 
 
 class Tensor:
@@ -66,7 +69,7 @@ class Tensor:
             return f"<Tensor {self.name!r}>"
 
 
-class Model:
+class Model(Displayed):
     """The result of `load`: a mutable handle over a frozen graph, to which `gradients` adds derivatives.
 
     `model["name"]` is the handle of a tensor, `model["s[0]"]` of an element of a sequence, an optional or a map;
@@ -107,8 +110,11 @@ class Model:
         return name in self.tensors
 
     def __repr__(self) -> str:
-        graph = self.graph
-        return f"<Model {self.source.uri!r}: ({', '.join(graph.inputs)}) -> ({', '.join(graph.outputs)})>"
+        ends = (
+            (*names[:_NAMED], *["..."] * (len(names) > _NAMED)) for names in (self.graph.inputs, self.graph.outputs)
+        )
+        inputs, outputs = (", ".join(map(shown, names)) for names in ends)
+        return f"<Model {self.source.uri!r}: ({inputs}) -> ({outputs})>"
 
     def shape(self, name: str) -> tuple[Dim, ...]:
         """The declared shape of a tensor; where it is not declared, that of the sample run.

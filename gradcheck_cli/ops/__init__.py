@@ -143,5 +143,9 @@ class OperatorFamilies(Mapping[tuple[str, str], Op]):
     def __len__(self) -> int:
         return len(self._family)
 
+    def __repr__(self) -> str:
+        """A word, since the signatures of functions that take operators show it."""
+        return f"<OPS: {len(self)} operators>"
+
 
 OPS = OperatorFamilies()

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 
-from gradcheck_cli.errors import UsageError
-from gradcheck_cli.report.text import AS_JSON, AS_XML, Style, harmless, still
+from gradcheck_cli.errors import UsageError, harmless, still
+from gradcheck_cli.report.text import AS_JSON, AS_XML, Style
 from gradcheck_cli.results.record import Check, Report
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from math import inf, prod
 from typing import NamedTuple
@@ -113,6 +114,8 @@ def unraveled(position: int, sizes: Sequence[int]) -> tuple[int, ...]:
 _HEIGHTS = (32, 16, 8)  # most lines of one image: the more images, the fewer
 _MOST_LINES = 48
 _GAP = 3
+_FEW, _NUMBER = 12, 7  # entries along a side that are shown in numbers, and columns that such a number takes at least
+_LARGEST = 308.0  # log10 of the largest number
 
 
 def section(check: Check, style: Style) -> str:
@@ -120,9 +123,52 @@ def section(check: Check, style: Style) -> str:
     if check.picture is None:
         return ""
     tile = check.picture.tile
-    body = _images(check, tile, style) if len(tile.sizes) == 3 else _matrix(check, tile, style)
+    drawn = _images if len(tile.sizes) == 3 else _matrix
+    body = [*_numbers(check, tile, style)] or drawn(check, tile, style)
     title = f"{derivative(check)}: relative error, {cells(check, tile)}"
     return "\n".join([*wrapped(title, style.width, "heatmap  ", " " * 9), *body]) + "\n\n"
+
+
+def are_few(tile: Tile) -> bool:
+    """True if there are so few entries that each has a cell of its own, with room for its error in numbers."""
+    return tile.cells.shape == tile.sizes and max(tile.sizes[-2:]) <= _FEW and tile.cells.size <= 4 * _FEW
+
+
+def error_said(cell: float) -> str:
+    """The error of one entry in numbers, 5e-01; nothing where it was not compared, or is no number."""
+    size = float(size_of(np.asarray(cell)))
+    return "0" if np.isfinite(cell) and size == -inf else f"{10.0**size:.0e}" if -inf < size < _LARGEST else ""
+
+
+def labels(check: Check, tile: Tile, axis: int) -> list[str]:
+    """The names of the rows (axis 0) or the columns of a matrix, or of each image; of a single row none."""
+    size = tile.sizes[-2:][axis]
+    if len(tile.sizes) == 2:
+        return [entry(check, tile, axis, at) for at in range(size)]
+    return [""] if axis == 0 and size == 1 else [str(at) for at in range(size)]
+
+
+def _numbers(check: Check, tile: Tile, style: Style) -> Iterator[str]:
+    """Entries with their errors in numbers, each row and column by its name; nothing where there is no room for that."""
+    rows, columns = (labels(check, tile, axis) if are_few(tile) else [] for axis in (0, 1))
+    margin, width = (max(map(len, labels), default=0) for labels in (rows, columns))
+    width = max(width, _NUMBER) + 2
+    if not rows or 2 + margin + len(columns) * width > style.width:
+        return
+    levels = levels_of(tile.cells)
+    images, looks = (each.reshape(-1, len(rows), len(columns)) for each in (tile.cells, levels))
+    for at in range(len(images)):
+        if len(images) > 1:
+            yield f"  {image(check, tile, at)}"
+        yield " " * (2 + margin) + "".join(f"{label:>{width}}" for label in columns)
+        for label, line, look in zip(rows, images[at], looks[at], strict=True):
+            yield f"  {label:>{margin}}{''.join(map(partial(_number, width, style), line, look))}".rstrip()
+    yield from _legend(levels, tile, style)
+
+
+def _number(width: int, style: Style, cell: float, level: int) -> str:
+    """One entry: the character of its level, and its error."""
+    return f"  {_glyphs(int(level), 1, style)} {error_said(cell):>{width - 4}}"
 
 
 def _matrix(check: Check, tile: Tile, style: Style) -> Iterator[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from urllib.parse import quote
 
-from gradcheck_cli.errors import DOCUMENTATION, shown
+from gradcheck_cli.errors import DOCUMENTATION, harmless, shown
 from gradcheck_cli.results.record import Check
 
 name = shown  # a name on one line
@@ -24,11 +24,6 @@ ENDLESS = sys.maxsize  # columns, where nothing has to fit
 LEAST_NAME = 12  # columns of a name that is cut: of fewer nobody would make sense
 SPACE = "\xa0"  # of a text that is to be wrapped: no line ends there
 _PICTURED = 80  # columns of a drawing where lines may have any length
-# controls, marks of direction, halves of characters; what else is odd about a name was cleaned with it
-_ODD = "\0-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufff9-\ufffb"
-_LINK = rf"\]8;;(?:{re.escape(DOCUMENTATION)}[\w/]*)?\x1b\\"  # to the documentation, or the end of it
-_MOVING, _MOVING_OR_COLOR = re.compile(f"\x1b(?!\\[\\d+m|{_LINK}|\\\\)|[{_ODD}]"), re.compile(f"[\x1b{_ODD}]")
-_COMMAND = re.compile(r"^(\s*):(?=:)|##(?=\[)", re.MULTILINE)
 AS_JSON, AS_XML = ("\\u003a", "#\\u0023"), ("&#58;", "&#35;#")  # for `harmless`: the same characters, written otherwise
 COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 _CODE = re.compile(r"\bGC\d{3}\b")
@@ -70,20 +65,6 @@ def linked(text: str, on: bool) -> str:
 def clean(text: str) -> str:
     """A text with escapes for control characters, which could move a terminal's cursor; line breaks stay."""
     return harmless("\n".join(map(shown, text.split("\n"))))
-
-
-def harmless(text: str, colon: str = ": ", hashes: str = "## ", *, color: bool = False) -> str:
-    """A text in which no name moves a cursor, or is a command to the runner of a CI service, which reads all logs.
-
-    Of a command at the start of a line, ::error::, the first colon is replaced, and the marks of ##[error] wherever
-    they stand.
-    """
-    return _COMMAND.sub(lambda found: hashes if found[1] is None else found[1] + colon, still(text, color=color))
-
-
-def still(text: str, *, color: bool = False) -> str:
-    """A text with escapes for all characters that do not stay in their place, other than line breaks, and colors."""
-    return (_MOVING if color else _MOVING_OR_COLOR).sub(lambda found: shown(found[0]), text)
 
 
 def without_excerpt(message: str) -> list[str]:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, overload
 
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.results.measures import WORDS, Drawn, Health, Precision, Severed
-from gradcheck_cli.results.typed import Count, Indices, Keys, Only, Read, field_names, is_record
+from gradcheck_cli.results.typed import Count, Displayed, Indices, Keys, Only, Read, field_names, is_record
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from gradcheck_cli.results.picture import Picture
 else:
 
@@ -197,8 +199,8 @@ def sizes_said(dims: Mapping[str, int], notes: Collection[str]) -> str:
 _COUNTS = Keys(("total", "checked"), ("failed", "inconclusive", "kink_ok", *ENTRY_REASONS, "left_out"))
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+@dataclass(frozen=True, slots=True, repr=False)
+class Check(Displayed):
     """The record of one pair (x, y) of a check, `gradcheck.result/1`."""
 
     id: Annotated[str, "Check, y and x: the same in every run."]
@@ -429,8 +431,8 @@ class Kept(Sequence[Check]):
         return Kept([*outcomes], lambda places: map(change, self.read(places)))
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Displayed):
     """All records of a run, and notes on the run as a whole."""
 
     checks: Sequence[Check]
@@ -463,6 +465,16 @@ class Report:
 
     def _gates(self, check: Check) -> bool:
         return check.status not in OUTCOMES or check.status in self.fail_on
+
+    def to_dataframe(self) -> DataFrame:
+        """The checks as a pandas.DataFrame, a row for each pair (x, y), with columns named after the record's fields.
+
+        Texts and numbers that a check has not are missing: <NA> in columns of type string and Int64, NaN in float64.
+        `results/display.py` lists the columns.  UsageError where pandas is not installed.
+        """
+        from gradcheck_cli.results.display import frame
+
+        return frame(self.checks)
 
     def as_json(self) -> dict[str, Any]:
         """The run as `--output-format json` prints it."""

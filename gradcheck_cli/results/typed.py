@@ -24,6 +24,22 @@ Schema: TypeAlias = dict[str, Any]
 _NONFINITE = ("nan", "inf", "-inf")
 
 
+class Displayed:
+    """Base of what prompts show in a few lines, and notebooks as HTML."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        from gradcheck_cli.results.display import as_text  # at a prompt, in a failing test: not in a run
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str | None:
+        from gradcheck_cli.results.display import as_html
+
+        return as_html(self)
+
+
 class Only(Struct, frozen=True):
     """Values that a field holds: words, texts of a pattern, numbers that are not less than one.
 

@@ -16,6 +16,7 @@ import pytest
 from msgspec import structs
 from PIL import Image
 
+import gradcheck_cli as gc
 from gradcheck_cli.report import heatmap, plot
 from gradcheck_cli.report.heatmap import LEVELS, levels_of
 from gradcheck_cli.report.text import Style, columns
@@ -69,8 +70,8 @@ def pictured(case: str = "images", cells: np.ndarray | None = None, **more: obje
 
 WRONG = """\
 heatmap  d loss / d x: relative error, by entry of x [3]
-    0    2
-    ██████
+          0        1        2
+    █ 5e-01  █ 5e-01  █ 5e-01
   █ fail, above 1e-1
 
 """
@@ -102,11 +103,11 @@ heatmap  d loss / d input: relative error, by entry of input [1,3,8,8]
 MATRIX = """\
 heatmap  d loss / d input: relative error, a row for each entry of input [4], a
          column for each of loss [3]
-      [0] ... [2]
-  [0] ??????
-  [1] ::::::
-  [2] 11####
-  [3]     !!
+           [0]      [1]      [2]
+  [0]  ? 1e+00  ? 1e+00  ? 1e+00
+  [1]  : 1e-10  : 1e-10  : 1e-10
+  [2]  1 1e-06  # 5e-01  # 7e+00
+  [3]                    !
   : pass, up to 1e-9   ? inconclusive   1 fail, up to 1e-5   # fail, above 1e-1
   ! fail, not finite   blank: not compared
 
@@ -122,6 +123,30 @@ def test_a_jacobian_is_shown_as_a_matrix_legible_in_ascii():
     error = np.asarray([[1, 1, 1], [1e-10, 1e-10, 1e-10], [1e-6, 0.5, 7], [0, 0, np.inf]])
     check = pictured("small", severity(standing, error))
     assert heatmap.section(check, Style(ascii=True)) == MATRIX
+
+
+SMALL = {
+    "a row": ("both", (1, 4), (1,), (4,)),
+    "a column": ("both", (5, 1), (5,), (1,)),
+    "two images": ("x", (2, 2, 3), (2, 2, 3), ()),
+}
+
+
+@pytest.mark.parametrize("case", ["one entry", "small", *SMALL])
+def test_a_small_jacobian_names_every_entry_and_says_its_error(case: str):
+    over, sizes, x_shape, y_shape = {**SIZES, **SMALL}[case]
+    errors = 10.0 ** -np.arange(1.0, 1 + np.prod(sizes)).reshape(sizes)
+    wrong = severity(np.full(sizes, int(Standing.FAIL)), errors)
+    check = pictured("small", None)
+    tile = Tile(over, sizes, wrong)
+    assert check.picture is not None
+    check = replace(check, x_shape=x_shape, y_shape=y_shape, picture=replace(check.picture, tile=tile))
+    shown = heatmap.section(check, Style())
+    assert all(f"{error:.0e}" in shown for error in errors.reshape(-1))
+    rows, named = heatmap.labels(check, tile, 0), heatmap.labels(check, tile, 1)
+    lines = [line.split() for line in shown.splitlines()]
+    assert named in lines
+    assert [label for label in rows if not any(line[:1] == [label] for line in lines)] in ([], [""])
 
 
 @pytest.mark.parametrize("case", SIZES)
@@ -204,6 +229,24 @@ def test_a_plot_is_an_svg_that_says_what_it_shows(gradcheck: Command, folder: Pa
     for text in ("FAIL GC101", "3 of 3 entries differ", "within tolerance", "rounding, at most",
                  "fail (3)", "square/wrong", "relative error, by entry of x [3]"):  # fmt: skip
         assert text in shown
+
+
+def test_a_plot_of_a_small_jacobian_says_the_errors_and_names_the_entries(tmp_path: Path):
+    plot.write(
+        check(between("Tanh"), ops=with_rule("Tanh", scaled("Tanh", 2.0)), pictures=True), str(tmp_path / "p.svg")
+    )
+    shown = texts(tmp_path / "p.svg")
+    assert shown.count("5e-01") == 4
+    for text in ("[0]", "[1]", "[2]", "[3]", "verdict and relative error, a ratio without unit"):
+        assert text in shown
+
+
+def test_a_picture_of_what_fails_praises_nothing(tmp_path: Path):
+    for ops, praised in ((with_rule("Tanh", scaled("Tanh", 2.0)), False), (gc.OPS, True)):
+        plot.write(check(between("Tanh"), ops=ops, pictures=True), str(tmp_path / "p.svg"))
+        drawn = (tmp_path / "p.svg").read_text("utf-8")
+        assert ("healthy" in drawn) is praised
+        assert ("#1a7f37" in drawn) is praised
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gradcheck_cli.checks.estimates import Forecast
-from gradcheck_cli.cli.progress import Progress, Remaining
+from gradcheck_cli.checks.progress import Progress, Remaining
 from tests.cli import models
 
 HEAVY = ("numpy", "onnx", "yaml", "pydantic", "rich.progress")

@@ -64,7 +64,7 @@ def report() -> Report:
         named(passing, "other/right.onnx"),
         named(check(between("Tanh"), ops=wrong, pictures="wrong"), "wrong.onnx"),
         named(check(between("Tanh", x=(5, 6)), ops=wrong, pictures="wrong", mode="directional"), "projected.onnx"),
-        named(check(between("Tanh"), ops=wrong), "waived.onnx", status="waived",
+        named(check(between("Tanh"), ops=wrong, pictures="none"), "waived.onnx", status="waived",
               waiver={"status": "fail", "reason": "ACME-412", "until": "2027-03-31"}),
         named(passing, "vanishing.onnx", gates=("vanishing",)),
         named(passing, "misread.onnx", gates=("forward",), forward={
@@ -101,11 +101,35 @@ def page(report: Report) -> Page:
 
 
 @pytest.fixture(scope="session")
-def written(files: Mapping[str, bytes], page: Page, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both on the disk: the folder `site` and the page `single.html`."""
+def large(report: Report) -> Report:
+    """Ten thousand models, a hundredth of which fail, and one model of a thousand pairs, all right."""
+    right, wrong = report.checks[0], replace(report.checks[2], picture=None)
+    models = [named(right if i % 100 else wrong, f"zoo/{i % 37}/net-{i:05d}.onnx") for i in range(10_000)]
+    pairs = [named(right, "wide.onnx", x=f"layer{i}.weight") for i in range(1_000)]
+    return Report((*models, *pairs))
+
+
+@pytest.fixture(scope="session")
+def large_page(large: Report) -> Page:
+    return Page(single(large))
+
+
+@pytest.fixture(scope="session")
+def wide_page(large: Report) -> Page:
+    """The page of the one model of a thousand pairs."""
+    return Page(single(replace(large, checks=large.checks[-1_000:])))
+
+
+@pytest.fixture(scope="session")
+def written(
+    files: Mapping[str, bytes], page: Page, large_page: Page, wide_page: Page, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """All on the disk: the folder `site`, the page `single.html`, and the large ones."""
     root = tmp_path_factory.mktemp("report")
     for path, data in files.items():
         (root / "site" / path).parent.mkdir(parents=True, exist_ok=True)
         (root / "site" / path).write_bytes(data)
     (root / "single.html").write_text(page.text, "utf-8")
+    (root / "large.html").write_text(large_page.text, "utf-8")
+    (root / "wide.html").write_text(wide_page.text, "utf-8")
     return root

@@ -90,10 +90,21 @@ def paths(report: Report) -> dict[str, str]:
         name: f"site/model/{slugs[name]}.html" for name in ("wrong.onnx", "right.onnx", "tie.onnx", "endless.onnx")
     }
     return {"summary": "site/index.html", "models": "site/models.html", "operators": "site/operators.html",
-            "single": "single.html", **models}  # fmt: skip
+            "single": "single.html", "large": "large.html", "wide": "wide.html", **models}  # fmt: skip
 
 
-KINDS = ("summary", "models", "operators", "single", "wrong.onnx", "right.onnx", "tie.onnx", "endless.onnx")
+KINDS = (
+    "summary",
+    "models",
+    "operators",
+    "single",
+    "large",
+    "wide",
+    "wrong.onnx",
+    "right.onnx",
+    "tie.onnx",
+    "endless.onnx",
+)
 
 
 @pytest.mark.slow
@@ -155,6 +166,82 @@ def test_buttons_sort_the_table_of_the_single_page(shown: Open, paths: dict[str,
     page.locator(".models thead").get_by_role("button", name="Max rel err").click()
     keys = page.evaluate("[...document.querySelectorAll('.models tbody tr')].map(row => +row.cells[4].dataset.key)")
     assert keys == sorted(keys, reverse=True)
+
+
+ROWS = ".models tbody th a"
+
+
+def test_words_filter_the_rows_of_the_single_page(shown: Open, paths: dict[str, str]):
+    page = shown(paths["single"])
+    box = page.get_by_role("searchbox", name="Filter models")
+    found = page.locator(".filter output").first
+    for words, rows in {
+        "right.onnx": 2,
+        "RIGHT other": 1,
+        "gc101": 2,
+        "known failure": 1,
+        "nothing of this": 0,
+    }.items():
+        box.fill(words)
+        assert page.locator(ROWS).count() == rows, words
+        assert found.inner_text() == f"{rows} of 13"
+    box.fill("onnx")
+    page.locator(".models thead").get_by_role("button", name="Model").click()
+    names = page.locator(ROWS).all_inner_texts()
+    assert names == sorted(names)
+    assert len(names) == 13
+    box.fill("")
+    assert found.inner_text() == ""
+
+
+def test_ten_thousand_models_are_few_elements_until_one_looks_for_them(shown: Open, paths: dict[str, str]):
+    page = shown(paths["large"])
+    assert page.evaluate("document.querySelectorAll('*').length") < 12_000
+    rows = page.locator(ROWS)
+    assert rows.count() == 100
+    page.get_by_role("button", name="Show 100 more of 9,901").click()
+    page.get_by_role("button", name="Show 100 more of 9,801").wait_for()
+    assert rows.count() == 200
+    page.get_by_role("searchbox", name="Filter models").fill("net-07342")
+    page.get_by_text("1 of 10,001").wait_for()
+    assert rows.all_inner_texts() == ["zoo/16/net-07342.onnx"]
+    page.get_by_role("searchbox", name="Filter models").fill("")
+    page.locator(".models thead").get_by_role("button", name="Model").click()
+    playwright.expect(rows.first).to_have_text("wide.onnx")
+    assert rows.nth(1).inner_text() == "zoo/0/net-00000.onnx"
+
+
+def test_a_link_leads_to_what_was_packed(shown: Open, paths: dict[str, str], large: Report):
+    [model] = models_of(large.checks[-1_000:])
+    page = shown(f"{paths['wide']}#{model.slug}-777")
+    place = page.locator(f"[id='{model.slug}-777']")
+    place.wait_for()
+    assert place.get_attribute("open") is not None
+    assert "layer776.weight" in place.inner_text()
+    told = models_of(large.checks)[80]
+    page = shown(f"{paths['large']}#{told.slug}")
+    page.locator(f"[id='{told.slug}']").get_by_text(told.name).first.wait_for()
+
+
+@pytest.mark.slow
+def test_the_keyboard_alone_filters_sorts_and_shows_more(shown: Open, paths: dict[str, str]):
+    page = shown(paths["large"])
+    page.get_by_role("searchbox", name="Filter models").focus()
+    page.keyboard.type("net-000")
+    page.locator(".filter output").first.get_by_text("100 of 10,001").wait_for()
+    for _ in range(3):
+        page.keyboard.press("Tab")  # the table, which scrolls, and the first heads
+    assert page.evaluate("document.activeElement.innerText") == "Model"
+    assert page.evaluate("parseFloat(getComputedStyle(document.activeElement).outlineWidth)") >= 2
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator(ROWS).first).to_have_text("zoo/0/net-00000.onnx")
+    further = page.locator("#details > button.further")
+    further.focus()
+    sections = page.locator("#details > .every > *")
+    before = sections.count()
+    page.keyboard.press("Enter")
+    playwright.expect(sections).not_to_have_count(before)
+    assert page.evaluate("document.activeElement.closest('#details') !== null")
 
 
 @pytest.mark.slow

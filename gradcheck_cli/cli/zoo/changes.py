@@ -15,7 +15,8 @@ from gradcheck_cli.cli import note
 from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON
 from gradcheck_cli.cli.output import style_of
 from gradcheck_cli.cli.zoo.results import FinishedJobs
-from gradcheck_cli.report.text import AS_JSON, Style, apart, harmless, name, paint, seconds, table
+from gradcheck_cli.errors import harmless
+from gradcheck_cli.report.text import AS_JSON, Style, apart, name, paint, seconds, table
 from gradcheck_cli.report.zoo_summary import verdict
 from gradcheck_cli.results.record import Check
 

@@ -20,8 +20,8 @@ from gradcheck_cli.cli.report import run as show_results
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.zoo.results import FinishedJobs, Results
 from gradcheck_cli.cli.zoo.start import HOME, SHOW
-from gradcheck_cli.errors import NothingChecked, UsageError
-from gradcheck_cli.report.text import AS_JSON, count, harmless, name, table, wrapped
+from gradcheck_cli.errors import NothingChecked, UsageError, harmless
+from gradcheck_cli.report.text import AS_JSON, count, name, table, wrapped
 from gradcheck_cli.report.zoo_summary import passed
 from gradcheck_cli.results import many
 from gradcheck_cli.results.record import OUTCOMES

@@ -1,5 +1,7 @@
 """A report to look at: a folder of pages that needs neither script nor inline style, or one page that holds it all.
 
+In a notebook records and models are parts of its page: without script, and in the notebook's own ink, light or dark.
+
 Pages are jinja2 templates; pictures are those of `--plot`, of checks that kept the data for them.  A folder is replaced
 as a whole or not at all, and never one that holds anybody else's files.
 """
@@ -9,10 +11,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.report.text import Style
+from gradcheck_cli.results.display import as_html
 from gradcheck_cli.results.record import Report
+from gradcheck_cli.results.typed import Displayed
 
 
 def document(report: Report, style: Style) -> str:
@@ -29,6 +34,16 @@ def write_folder(report: Report, path: str) -> None:
     if reason := refusal(path):
         raise UsageError(f"--report {path} cannot be written: {reason}")
     replace(path, folder(report))
+
+
+@as_html.register
+def in_notebook(thing: Displayed) -> str | None:
+    """A record or a model as a part of a notebook; None, and so its repr, where jinja2 is not installed."""
+    if find_spec("jinja2") is None:
+        return None
+    from gradcheck_cli.report.html.site import fragment
+
+    return fragment(thing)
 
 
 _OURS = b'<meta name="generator" content="gradcheck '

@@ -18,7 +18,7 @@ from gradcheck_cli.report.health import health_of, precision_text
 from gradcheck_cli.report.remarks import held_against, power_lines
 from gradcheck_cli.report.text import Style, count, name, rough, seconds
 from gradcheck_cli.results.measures import Health, Layer
-from gradcheck_cli.results.record import Check, Report, Suspect
+from gradcheck_cli.results.record import Check, ModelInfo, Report, Suspect
 
 _MODEL_DIGITS = 12  # of a digest: names may be anything, files named after them may not
 
@@ -213,8 +213,13 @@ def of_run(report: Report, models: Sequence[PagedModel]) -> Iterator[Fact]:
 
 
 def of_model(model: PagedModel) -> Iterator[Fact]:
+    """Facts about a checked model as a file, and the time it took."""
+    yield from of_file(next((c.model for c in model.checks if c.model.nodes), model.checks[0].model))
+    yield "Duration", seconds(model.seconds)
+
+
+def of_file(found: ModelInfo) -> Iterator[Fact]:
     """Facts about a model as a file."""
-    found = next((c.model for c in model.checks if c.model.nodes), model.checks[0].model)
     yield "File", found.uri
     yield "Opset", ", ".join(f"{domain} {v}".strip() for domain, v in sorted(found.opset.items()))
     yield "Nodes", f"{found.nodes:,}" if found.nodes else ""
@@ -222,7 +227,6 @@ def of_model(model: PagedModel) -> Iterator[Fact]:
     more = len(found.operators) - 12
     yield "Operators", operators + (f", and {more} more" if more > 0 else "")
     yield "SHA-256", found.sha256[:_DIGITS] + "…" * (len(found.sha256) > _DIGITS)
-    yield "Duration", seconds(model.seconds)
 
 
 def of_check(check: Check) -> Iterator[Fact]:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from io import BytesIO
-from itertools import count
+from importlib.util import find_spec
+from itertools import accumulate, count
 from math import ceil
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from urllib.parse import quote
 
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
-from gradcheck_cli.report import heatmap, plot
+from gradcheck_cli.checks.assemble import model_of
+from gradcheck_cli.model import Model
 from gradcheck_cli.report.concise import totals
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.html import page_facts
@@ -35,10 +35,11 @@ from gradcheck_cli.report.html.page_facts import (
     ordered,
     outcome_of,
 )
-from gradcheck_cli.report.html.templating import HEIGHT, WIDTH, asset, page, parts
-from gradcheck_cli.report.plot.panels import draw_curve, draw_heat
+from gradcheck_cli.report.html.templating import asset, page, parts
+from gradcheck_cli.report.plot import Drawing, drawings
 from gradcheck_cli.report.text import name
 from gradcheck_cli.results.record import Check, Report
+from gradcheck_cli.results.typed import Displayed
 
 Menu: TypeAlias = list[tuple[str, str, bool]]  # label, address, and whether one is there
 _LINKED = ("Summary", "Models", "Operators")
@@ -52,6 +53,7 @@ class InFolder:
 
     single: ClassVar[bool] = False
     level: ClassVar[int] = 1
+    most: ClassVar[int | None] = None  # of the pairs of a model that are there at once
 
     def __init__(self, up: str = "") -> None:
         self.up = up
@@ -83,6 +85,7 @@ class OnPage:
 
     single: ClassVar[bool] = True
     level: ClassVar[int] = 2
+    most: ClassVar[int | None] = 40
     summary = "#summary"
 
     def __init__(self, told: Container[str]) -> None:
@@ -106,15 +109,8 @@ class OnPage:
 
 _CELLS, _TOLD, _ROWS, _OPERATORS = 400, 40, 500, 200  # of the mosaic, what needs attention, a table's page, operators
 _SECTIONS, _CHECKS = 200, 1000  # most models and checks that a single page tells of in full
+_ROWS_AT_ONCE, _PAIRS_AT_ONCE = 100, 20  # of them, rows and pairs that are elements of it before anybody asks for more
 _DRAWN, _DRAWN_EACH = 30, 3  # checks with pictures: of the whole report, of one model
-
-
-class Drawing(NamedTuple):
-    """One picture: a word for its kind, a sentence that describes it, and its bytes."""
-
-    kind: str
-    says: str
-    png: bytes
 
 
 class ReportData:
@@ -191,7 +187,7 @@ def folder(report: Report) -> Iterator[tuple[str, bytes]]:
 
 
 def single(report: Report) -> str:
-    """The whole report on one page that needs no other file; nothing is lost without its script."""
+    """The whole report on one page that needs no other file; of a report that is not large nothing needs its script."""
     site = ReportData(report)
     told = _told(site.models)
     links = OnPage({model.slug for model in told})
@@ -203,13 +199,44 @@ def single(report: Report) -> str:
         ]))
         for model in told
     ]  # fmt: skip
+    rows = [*site.rows(links).values()]
     return page(
         "single.html", title=f"gradcheck: {totals(report)}", links=links, section="", run=site.run(),
-        rows=site.rows(links).values(), order="outcome", pages=1, page=1, note=_note(len(site.models)),
-        sections=sections, untold=len(site.models) - len(told), **site.operators(),
+        rows=rows[:_ROWS_AT_ONCE], later="<>".join(rows[_ROWS_AT_ONCE:]), number=len(rows) - _ROWS_AT_ONCE,
+        order="outcome", pages=1, page=1, note=_note(len(site.models)),
+        sections=sections, told=len(told), open=_open(told), untold=len(site.models) - len(told), **site.operators(),
         look=Markup(style), script=Markup(script), icon="data:image/svg+xml," + quote(asset("icon.svg")),
         policy=f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}; "
         "base-uri 'none'; form-action 'none'",
+    )  # fmt: skip
+
+
+_LISTED, _SHOWN_IN_FULL, _TENSORS = 40, 3, 30  # in a notebook: pairs, those that are shown in full, tensors of a kind
+
+
+def fragment(thing: Displayed) -> str:
+    """A check, a report or a model as a part of a notebook's page."""
+    look = Markup(asset("notebook.css"))
+    match thing:
+        case Report():
+            checks = sorted(thing.checks, key=lambda check: check.passes)  # what is wrong first, else in their order
+            return _listed(checks, f"{totals(thing)}. Exit code {thing.exit_code}.", look)
+        case Check():
+            return _listed([thing], "", look)
+    assert isinstance(thing, Model)
+    numbers = sum(value.size for value in thing.graph.constants.values())
+    info = model_of(thing.source)
+    return page("notebook_model.html", model=thing, info=info, numbers=numbers, most=_TENSORS, look=look)
+
+
+def _listed(checks: Sequence[Check], heading: str, look: str) -> str:
+    """Pairs (x, y) in a table, and the first of those that are wrong in full."""
+    told = [check for check in checks if not check.passes][:_SHOWN_IN_FULL]
+    able = find_spec("matplotlib") is not None
+    shown = [(check, [(_data(each.png), each.says) for each in (drawings(check) if able else ())]) for check in told]
+    return page(
+        "notebook.html", heading=heading, checks=checks[:_LISTED], more=len(checks) - _LISTED, shown=shown, look=look,
+        named=len({check.check for check in checks}) > 1,
     )  # fmt: skip
 
 
@@ -223,7 +250,7 @@ def _tables(
         some = [rows[model.slug] for model in models[(number - 1) * _ROWS : number * _ROWS]]
         yield links.models(order, number), page(
             "models.html", title="Models", links=links, section="Models", rows=some, order=order, page=number,
-            pages=pages, note=_note(len(models)), **look,
+            pages=pages, note=_note(len(models)), later="", number=0, **look,
         )  # fmt: skip
 
 
@@ -281,6 +308,12 @@ def _told(models: Sequence[PagedModel]) -> list[PagedModel]:
     return found
 
 
+def _open(told: Sequence[PagedModel]) -> int:
+    """The number of models, at least one, whose sections are there at once."""
+    pairs = accumulate(min(len(model.checks), OnPage.most or 0) for model in told)
+    return max(1, sum(total <= _PAIRS_AT_ONCE for total in pairs))
+
+
 def _data(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
@@ -288,27 +321,3 @@ def _data(png: bytes) -> str:
 def _digest(text: str) -> str:
     """The hash by which a policy lets this text through, and no other."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-_DPI = 160  # dots an inch: sharp on screens with two dots a pixel
-
-
-def drawings(check: Check) -> Iterator[Drawing]:
-    """The pictures of a check that kept what they are drawn from; of what is not there, none."""
-    picture = check.picture
-    if picture is None:
-        return
-    pair = heatmap.derivative(check, 60)
-    yield Drawing("errors", f"Where the errors of {pair} are", _png(lambda panel: draw_heat(panel, check, picture)))
-    if picture.curve is not None:
-        says = f"Central differences of one entry of {pair} against their step"
-        yield Drawing("steps", says, _png(lambda panel: draw_curve(panel.subplots(), check, picture.curve)))
-
-
-def _png(draw: Callable[[Figure], None]) -> bytes:
-    with plot.own_settings():
-        figure, file = Figure(figsize=(WIDTH / _DPI, HEIGHT / _DPI)), BytesIO()
-        figure.set_layout_engine("constrained")
-        draw(figure)
-        figure.savefig(file, format="png", dpi=_DPI, metadata={"Software": "gradcheck"})
-    return file.getvalue()

@@ -6,9 +6,11 @@ is done, whatever way it came in.
 
 from __future__ import annotations
 
+import base64
 import datetime
 import os
 import re
+import zlib
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -34,9 +36,9 @@ from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.health import figures, findings, gate_text
 from gradcheck_cli.report.html import page_facts
 from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, PagedModel, counted, outcome_of
+from gradcheck_cli.report.plot import HEIGHT, WIDTH
 from gradcheck_cli.results.record import Check
 
-WIDTH, HEIGHT = 896, 672  # pixels of a picture
 _SHOWN = 20  # worst entries of a pair
 _NO_LETTERS = "".join(chr(plane << 16 | last) for plane in range(1, 15) for last in (0xFFFE, 0xFFFF))
 _TURNING = re.compile(  # controls, marks of direction, what has no width, halves, private letters, and what is none
@@ -60,6 +62,14 @@ def harmless(document: str) -> str:
     return _TURNING.sub(lambda found: shown(found[0]), document)
 
 
+def packed(text: str) -> Markup:
+    """A part of a page that waits until it is looked at: no elements, and a tenth of its size.
+
+    Letters of base64 cannot end the element that holds them, and browsers unpack deflate by themselves.
+    """
+    return Markup(base64.b64encode(zlib.compress(harmless(text).encode(), 9)).decode())
+
+
 def asset(file: str) -> str:
     """A file that pages come with."""
     return files("gradcheck_cli.report.html").joinpath("templates", file).read_text("utf-8")
@@ -79,9 +89,9 @@ def _environment() -> Environment:
         "share": share_compared, "not_judged": not_judged, "entries": _entries, "tally": _tally,
         "findings": lambda suspect: [_name(sentence, 400) for sentence in evidence(suspect)],
         "figures": lambda check: ", ".join(figures(check)),
-        "facts": page_facts.of_check, "model_facts": page_facts.of_model,
+        "facts": page_facts.of_check, "model_facts": page_facts.of_model, "file_facts": page_facts.of_file,
         "healths": page_facts.healths, "bars": page_facts.bars,
-        "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
+        "packed": packed, "health_findings": findings, "error_key": lambda m: min(ORDERS["error"].key(m), 1e300),
     }  # fmt: skip
     found.globals |= {"codes": PAGES, "quiet": QUIET, "orders": ORDERS, "version": VERSION, "written": _written(),
                       "page_of": text.page_of, "width": WIDTH, "height": HEIGHT}  # fmt: skip
@@ -127,12 +137,12 @@ def _why(check: Check) -> str:
     return _name(" ".join(filter(None, (check.code, said))), 140)
 
 
-def _entries(check: Check) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
+def _entries(check: Check, most: int = _SHOWN) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
     """The table of a pair's worst entries: caption, head and rows."""
     told = [entry for entry in check.worst if entry.status != "kink-ok"]
-    heads, rows = entry_table(check, told[:_SHOWN])
+    heads, rows = entry_table(check, told[:most])
     every = open_entries(check, len(told))
-    shown = f"The worst {_SHOWN} of {every:,} entries" if every > _SHOWN else text.count(every, "entry", "entries")
+    shown = f"The worst {most} of {every:,} entries" if every > most else text.count(every, "entry", "entries")
     return f"{shown} that did not pass", ("entry of x" + (" → y" if by_y(check) else ""), *heads), rows
 
 

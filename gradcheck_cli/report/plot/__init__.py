@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats.whole_file import whole
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 WORDS = {"pass": "#1a7f37", "fail": "#cf222e", "error": "#cf222e"}  # the HTML report's colors
 _SIZE, _DPI = (13.0, 9.5), 100  # inches, dots an inch
+WIDTH, HEIGHT = 896, 672  # pixels of a picture of a page
+_SHARP = 160  # dots an inch of these: enough for screens with two dots a pixel
 _LONGEST = 80  # columns of a line
 _OWN: Any = {
     "font.size": 9.0, "axes.titlesize": 10.0, "axes.spines.top": False, "axes.spines.right": False,
@@ -76,6 +79,39 @@ def figure(check: Check) -> Figure:
     draw_histogram(bottom_left.subplots(), check, check.picture)
     draw_layers(bottom_right, check)
     return drawn
+
+
+class Drawing(NamedTuple):
+    """One picture of a page: a word for its kind, a sentence that describes it, and its bytes."""
+
+    kind: str
+    says: str
+    png: bytes
+
+
+def drawings(check: Check) -> Iterator[Drawing]:
+    """The pictures of a check that kept what they are drawn from; of what is not there, none."""
+    picture = check.picture
+    if picture is None:
+        return
+    with own_settings():
+        from gradcheck_cli.report.plot.panels import draw_curve, draw_heat
+    pair = heatmap.derivative(check, 60)
+    yield Drawing("errors", f"Where the errors of {pair} are", _png(lambda panel: draw_heat(panel, check, picture)))
+    if picture.curve is not None:
+        says = f"Central differences of one entry of {pair} against their step"
+        yield Drawing("steps", says, _png(lambda panel: draw_curve(panel.subplots(), check, picture.curve)))
+
+
+def _png(draw: Callable[[Figure], None]) -> bytes:
+    with own_settings():
+        from matplotlib.figure import Figure
+
+        figure, file = Figure(figsize=(WIDTH / _SHARP, HEIGHT / _SHARP)), BytesIO()
+        figure.set_layout_engine("constrained")
+        draw(figure)
+        figure.savefig(file, format="png", dpi=_SHARP, metadata={"Software": "gradcheck"})
+    return file.getvalue()
 
 
 def _title(check: Check) -> str:

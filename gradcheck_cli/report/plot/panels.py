@@ -77,7 +77,7 @@ def draw_curve(panel: Axes, check: Check, curve: Curve | None) -> None:
     gap = abs(curve.theoretical - curve.reference)
     bottom, top = _limits(curve, errors, gap)
     panel.set(xscale="log", yscale="log", ylim=(bottom, top))
-    panel.axhspan(bottom, max(curve.allowed, bottom), color="#e9f3ea", label="within tolerance")
+    panel.axhspan(bottom, max(curve.allowed, bottom), color="#eaf0f5", label="within tolerance")
     _bounds(panel, curve, steps)
     seen = np.clip(errors, bottom, top)
     if not crossed.all():
@@ -144,7 +144,10 @@ def draw_heat(panel: FigureBase, check: Check, picture: Picture) -> None:
     cells = shrunk(tile.cells, (len(tile.cells), side, side) if len(tile.sizes) == 3 else (side, side))
     levels = levels_of(cells)
     panes = _matrix(panel, check, tile, levels) if len(tile.sizes) == 2 else _images(panel, check, tile, levels)
-    marked = _few_are_wrong(levels) and picture.curve is not None and tile.over != "projections"
+    few = heatmap.are_few(tile)
+    if few:
+        _write_errors(panes, check, tile, levels)
+    marked = not few and _few_are_wrong(levels) and picture.curve is not None and tile.over != "projections"
     if marked and picture.curve is not None:
         _mark(panes, check, tile, picture.curve)
     _legend(panel, levels, marked)
@@ -168,7 +171,8 @@ def _images(panel: FigureBase, check: Check, tile: Tile, levels: Array) -> list[
     across = ceil(count / down)
     panes = list(panel.subplots(down, across, squeeze=False).flat)
     for at, pane in enumerate(panes[:count]):
-        _show(pane, levels[at], (height, width), "equal" if 1 / 3 < height / width < 3 else "auto")
+        square = 1 / 3 < height / width < 3 and not heatmap.are_few(tile)  # these need room for their numbers
+        _show(pane, levels[at], (height, width), "equal" if square else "auto")
         if images > 1:
             pane.set_title(heatmap.image(check, tile, -(-at * images // count)), fontsize=8)
         for axis, shown in ((pane.xaxis, at + across >= count), (pane.yaxis, at % across == 0 and height > 1)):
@@ -193,6 +197,25 @@ def _show(pane: Axes, levels: Array, sizes: Sequence[int], aspect: Literal["auto
         pane.tick_params(which="minor", length=0)
     pane.spines[:].set_visible(True)
     pane.spines[:].set_color(FAINT)
+
+
+def _write_errors(panes: Sequence[Axes], check: Check, tile: Tile, levels: Array) -> None:
+    """The error of each entry in its cell, and the name of each row and column beside it."""
+    height, width = tile.sizes[-2:]
+    images, looks = (each.reshape(-1, height, width) for each in (tile.cells, levels))
+    size = min(max(60 / (width * min(len(panes), 3)), 5), 11)
+    for pane, cells, look in zip(panes, images, looks, strict=True):
+        for (row, column), cell in np.ndenumerate(cells):
+            said, ink = heatmap.error_said(cell), _ink(int(look[row, column]))
+            pane.text(column, row, said, ha="center", va="center", fontsize=size, color=ink)
+        pane.set_yticks(range(height), heatmap.labels(check, tile, 0))
+        pane.set_xticks(range(width), heatmap.labels(check, tile, 1))
+
+
+def _ink(level: int) -> str:
+    """Black or white, whichever is read on the fill of a level."""
+    red, green, blue = to_rgb(NOTHING_FILL if level == NOTHING else LEVELS[level].fill)
+    return "#000000" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "#ffffff"
 
 
 def _ticks(axis: Any, label: Callable[[int], str], size: int, most: int) -> None:
@@ -225,13 +248,18 @@ def _position(index: Sequence[int], sizes: Sequence[int], imaginary: bool) -> in
     return found + prod(sizes) * imaginary
 
 
+_SCALE = "verdict and relative error, a ratio without unit"
+
+
 def _legend(panel: FigureBase, levels: Array, marked: bool) -> None:
     """The levels that occur."""
     known = [(LEVELS[i].fill, LEVELS[i].label) for i in np.unique(levels) if i != NOTHING]
     known += [(NOTHING_FILL, NOTHING_LABEL)] if (levels == NOTHING).any() else []
     handles: list[Any] = [Patch(facecolor=fill, edgecolor=FAINT, label=label) for fill, label in known]
     handles += [Line2D([], [], linestyle="", markersize=9, label="the worst entry", **_RING)] if marked else []
-    panel.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4))
+    panel.legend(
+        handles=handles, loc="outside lower center", ncols=min(len(handles), 4), title=_SCALE, title_fontsize=8
+    )  # fmt: skip
 
 
 _TICKS = 9
@@ -290,9 +318,11 @@ def draw_layers(panel: SubFigure, check: Check) -> None:
     health = check.gradient.get("health")
     if health is None or not health.layers:
         return empty(panel.subplots(), "no layer with weights or a bend lies between x and y")
-    color = COLORS[Standing.FAIL] if health.shows else GREEN
-    said = ", ".join([*([] if health.ratio is None else [f"ratio {health.ratio:.2g}"]), *(health.shows or ["healthy"])])
-    panel.suptitle(f"gradient by layer, from x to y: {said}", fontsize=10, color=color, parse_math=False)
+    well = ["healthy"] * check.passes  # a wrong gradient may be of a usual size: that is no praise
+    color = COLORS[Standing.FAIL] if health.shows else GREEN if well else INK
+    said = ", ".join([*([] if health.ratio is None else [f"ratio {health.ratio:.2g}"]), *(health.shows or well)])
+    title = ": ".join(filter(None, ("gradient by layer, from x to y", said)))
+    panel.suptitle(title, fontsize=10, color=color, parse_math=False)
     upper, lower = panel.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _sizes(upper, health.layers)
     _shares(lower, health.layers)

@@ -1,4 +1,4 @@
-"""Progress of a run on stderr: a bar in a terminal, lines elsewhere; drawn only for work that lasts.
+"""Progress of a run: a bar in a terminal or a notebook, lines on stderr elsewhere; drawn only for work that lasts.
 
 Time left starts as what was forecast, and follows what has been seen: pairs that are done say how far off forecasts
 are, and the pass that runs says how long it still takes.
@@ -10,9 +10,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from gradcheck_cli.errors import shown
+from gradcheck_cli.errors import harmless, shown
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.estimates import Forecast
@@ -71,14 +71,13 @@ class Remaining:
 class Progress:
     """Shows the progress of a check once its model takes, or will take, longer than a second."""
 
-    def __init__(self, shown: str, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
-        self.terminal, self.clock = sys.stderr.isatty() and os.environ.get("TERM") != "dumb", clock
-        self.on, self.verbose = shown == "on" or (shown == "auto" and self.terminal), verbose
+    def __init__(self, when: str, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
+        self.made, self.clock = _bar(), clock
+        self.on, self.verbose = when == "on" or (when == "auto" and self.made is not None), verbose
         self.began = self.drawn = clock()
         self.remaining = Remaining(self.began)
         self.model = self.title = self.what = ""
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar: Bar | None = None
 
     def begin(self, model: str) -> None:
         """Takes note of a model that begins."""
@@ -99,7 +98,7 @@ class Progress:
         self.remaining.expect({each.title: each.seconds for each in found}, now)
         for each in found if self.verbose else ():
             _line(f"{self.model}  {each}")
-        if self.on and self.terminal and sum(each.seconds for each in found) > _PATIENCE:
+        if self.on and self.made is not None and sum(each.seconds for each in found) > _PATIENCE:
             self._draw(self.model, "", now)
 
     def start(self, title: str, total: int) -> None:
@@ -112,12 +111,12 @@ class Progress:
         """Takes the number of probes of a pass that are done, and shows it at intervals."""
         now = self.clock()
         self.remaining.advance(done, total, now)
-        pace = _PACE if self.terminal else _PACE_OF_LINES
+        pace = _PACE_OF_LINES if self.made is None else _PACE
         if not self.on or (now - self.began < _PATIENCE and self._bar is None) or now - self.drawn < pace:
             return
         self.drawn = now
         title = f"{self.model}  {self.title}".strip()
-        if self.terminal:
+        if self.made is not None:
             self._draw(title, f"{done}/{total}", now)
         else:
             _line(f"{title}  {done}/{total}{self._left(now)}")
@@ -139,13 +138,38 @@ class Progress:
     def _draw(self, title: str, part: str, now: float) -> None:
         part = f"{part}{self._left(now)}".strip()
         if self._bar is None:
-            self._open(shown(title), part)
-        self._bar.update(self._task, description=shown(title), completed=self.remaining.share(now), part=part)
+            assert self.made is not None
+            self._bar = self.made()
+        self._bar.draw(title, self.remaining.share(now), part)
 
-    def _open(self, title: str, part: str) -> None:
+
+class Bar(Protocol):
+    """A bar that is drawn as often as one likes, and taken away at the end."""
+
+    def draw(self, title: str, share: float, part: str) -> None: ...
+    def stop(self) -> None: ...
+
+
+def _bar() -> Callable[[], Bar] | None:
+    """The kind of bar that whoever looks on can see; None where lines have to do."""
+    if _in_notebook():
+        return NotebookBar
+    return TerminalBar if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else None
+
+
+def _in_notebook() -> bool:
+    """True in the process of a notebook's kernel; what it forks cannot reach the page."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    kernel = getattr(shell, "kernel", None)
+    return kernel is not None and getattr(kernel.session, "pid", None) == os.getpid()
+
+
+class TerminalBar:
+    """A bar on a line of stderr."""
+
+    def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, TaskProgressColumn, TextColumn
-        from rich.progress import Progress as Bar
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
         from rich.table import Column
 
         columns = (
@@ -154,13 +178,41 @@ class Progress:
             TaskProgressColumn(),
             TextColumn("{task.fields[part]}", markup=False, table_column=Column(no_wrap=True, min_width=24)),
         )
-        self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(title, total=1.0, part=part)
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("", total=1.0, part="")
         self._bar.start()
+
+    def draw(self, title: str, share: float, part: str) -> None:
+        self._bar.update(self._task, description=shown(title), completed=share, part=part)
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+
+class NotebookBar:
+    """A bar below a notebook's cell, made of HTML alone, so that no extension has to be installed."""
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        self._shown = display(_shown_as("", ""), raw=True, display_id=True)
+
+    def draw(self, title: str, share: float, part: str) -> None:
+        from html import escape
+
+        text = shown(f"{title}  {part}".strip())
+        bar = f'<progress max="1" value="{min(max(share, 0.0), 1.0):.3f}" aria-label="Progress"></progress>'
+        self._shown.update(_shown_as(f"{share:4.0%}  {text}", f"{bar} {escape(text)}"), raw=True)
+
+    def stop(self) -> None:
+        self._shown.update(_shown_as("", ""), raw=True)
+
+
+def _shown_as(text: str, html: str) -> dict[str, str]:
+    """A display in both its forms."""
+    return {"text/plain": text, "text/html": html}
 
 
 def _line(text: str) -> None:
     """Prints a line to stderr."""
-    from gradcheck_cli.report.text import clean
-
-    print(clean(text), file=sys.stderr, flush=True)
+    print(harmless("\n".join(map(shown, text.split("\n")))), file=sys.stderr, flush=True)
