@@ -27,11 +27,13 @@ def main(args: Sequence[str] | None = None) -> int:
     _prepare_streams()
     args = sys.argv[1:] if args is None else list(args)
     try:
-        from gradcheck_cli.cli.group import gradcheck
-
         if _COMPLETE in os.environ:
-            gradcheck.main(args, prog_name="gradcheck", complete_var=_COMPLETE)
+            from gradcheck_cli.cli.completion import answer
+
+            return answer()
         import click
+
+        from gradcheck_cli.cli.group import gradcheck
 
         try:
             with gradcheck.make_context("gradcheck", args) as context:

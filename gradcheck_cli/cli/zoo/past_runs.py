@@ -14,7 +14,7 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli import note
-from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, given_in
+from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, completing, given_in
 from gradcheck_cli.cli.report import PARAMS
 from gradcheck_cli.cli.report import run as show_results
 from gradcheck_cli.cli.reproduce import quoted
@@ -27,8 +27,11 @@ from gradcheck_cli.results import many
 from gradcheck_cli.results.record import OUTCOMES
 from gradcheck_cli.zoo.store import About, differing, holder, is_run, merged, no_run, read_about
 
-RUN = click.RichArgument(["folder"], metavar="[RUN]", required=False, type=click.Path())
-RUNS = click.RichArgument(["results"], metavar="RUN...", nargs=-1, required=True, type=click.Path())
+_RUNS = completing("runs")
+RUN = click.RichArgument(["folder"], metavar="[RUN]", required=False, type=click.Path(), shell_complete=_RUNS)
+RUNS = click.RichArgument(
+    ["results"], metavar="RUN...", nargs=-1, required=True, type=click.Path(), shell_complete=_RUNS
+)
 
 
 @click.command("report", params=[RUNS, *PARAMS])
@@ -46,7 +49,7 @@ def report(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> i
 
 
 @click.command("merge")
-@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path())
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(), shell_complete=_RUNS)
 @click.option("-o", "--output", "target", metavar="RUN", required=True, type=click.Path(), help="The new run.")
 def merge(folders: tuple[str, ...], target: str) -> int:
     """Put runs together, such as the shards of one, in a new folder; each check once, the last RUN's if several have it."""
