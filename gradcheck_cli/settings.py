@@ -348,6 +348,8 @@ OF_A_RUN = (
             "zoo reproduce diff resume file"),
     _of_run("fail_fast", "flag", "Gate", "Stop at the first model that fails the run.", "resume file",
             zoo="Begin no model after the first that fails the run."),
+    _of_run("watch", "flag", "Gate", "Check again whenever a model, its weights, its side-car, a spec or gradcheck.toml "
+            "changes, until Ctrl-C; then exit as the last check did."),
     _of_run("baseline", "path", "Gate", "Results of --report: what failed there in the same way is a known failure.",
             "zoo report resume file", form="FILE"),
     _of_run("engine", "word", "Limits", "Where a full comparison runs: here, or in parts on the workers of a Dask "

@@ -35,6 +35,7 @@ else:
 
 Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 PREFIX = "GRADCHECK"
+TYPED = f"{__name__}.typed"  # the words of a command, in what its context knows
 SETTINGS = {"auto_envvar_prefix": PREFIX}  # of a command that takes its options from the environment too
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 _OF_KERNELS = ("GRADCHECK_KERNELS", "GRADCHECK_ISA", "GRADCHECK_NUM_THREADS")
@@ -261,7 +262,7 @@ class TypedCommand(click.RichCommand):
         self.idle = {**{o.name: o.idle for o in OPTIONS.values() if o.idle is not None}, **(idle or {})}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        typed = list(args)
+        ctx.meta[TYPED], typed = list(args), list(args)
         left = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
             self._refuse_twice(ctx, typed)

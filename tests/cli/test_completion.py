@@ -147,7 +147,8 @@ LISTED = [
     ("wrong.gradcheck.yaml --check ", ["square/wrong", "square/known", "sum/right"]),
     ("ops Conv", ["Conv", "ConvInteger", "ConvTranspose"]),
     ("explain GC3", ["GC301", "GC302", "GC303"]),
-    ("zoo status ", ["nightly", "sub"]),
+    ("zoo status ", ["sub"]),
+    ("zoo status .gradcheck/zoo/", ["nightly"]),  # fish lists what begins with a dot where one is typed
 ]
 
 
