@@ -12,13 +12,14 @@ from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
 from gradcheck_cli.cli import interrupts
+from gradcheck_cli.cli.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     from gradcheck_cli.errors import GradcheckError
 
 # Objects more than before, after which cycles are looked for: graphs have many, and few die.
 _COLLECTED = 50_000, 20, 20
-INTERRUPTED, BUG, BROKEN_PIPE = 130, 70, 141
+BUG, BROKEN_PIPE = 70, 141
 _COMPLETE = "_GRADCHECK_COMPLETE"
 
 
@@ -44,9 +45,9 @@ def main(args: Sequence[str] | None = None) -> int:
             raise KeyboardInterrupt from None
         _flush()
         return code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         interrupts.heard()
-        return _end("interrupted", INTERRUPTED)
+        return _end(str(interrupt) or "interrupted", INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has gone
         _discard_output()
         return BROKEN_PIPE
@@ -62,6 +63,7 @@ def run() -> NoReturn:
     if not atexit._ncallbacks():  # what is registered before comes after: a tracer may have its results to write
         atexit.register(_leave, ended)
     ended.append(main())
+    interrupts.done(ended[0])
     sys.exit(ended[0])
 
 

@@ -88,7 +88,7 @@ def _checked(typed: Sequence[str]) -> int:
     try:
         return process.wait()
     except KeyboardInterrupt:
-        interrupts.heard()
+        interrupts.heard(last=False)
         return _interrupted(process)
 
 

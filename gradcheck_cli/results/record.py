@@ -420,6 +420,7 @@ class Report:
     notes: tuple[str, ...] = ()
     duration_s: float = 0.0
     fail_on: tuple[str, ...] = OUTCOMES
+    interrupted: bool = False  # before all checks were done
 
     @property
     def outcomes(self) -> Sequence[Check]:
@@ -441,6 +442,7 @@ class Report:
         """The worst exit code of all checks; 7 if there is none."""
         codes = {c.status_code for c in self.outcomes if self._gates(c)}
         codes |= {1 for c in self.outcomes if not {*self.fail_on}.isdisjoint(c.gates)}
+        codes |= {130} if self.interrupted else set()
         return worst_code(codes or {0 if self.outcomes else 7})
 
     def _gates(self, check: Check) -> bool:

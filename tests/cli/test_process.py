@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import signal
@@ -72,7 +73,17 @@ def test_an_interrupt_says_so_and_keeps_what_was_printed(folder: Path) -> None:
         "gradcheck: 1\nchecks:\n  - {name: quick, model: mlp.onnx, x: aux_in, y: aux_out}\n"
         "  - {name: slow, model: conv.onnx, x: image, y: c, dims: {N: 64}, mode: full, method: richardson}\n"
     )
-    arguments = ["pair.gradcheck.yaml", "--memory-limit", "64GiB", "-j", "1"]
+    arguments = [
+        "pair.gradcheck.yaml",
+        "--memory-limit",
+        "64GiB",
+        "-j",
+        "1",
+        "--report",
+        "r.json",
+        "--report",
+        "r.html",
+    ]
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=folder,
@@ -88,7 +99,10 @@ def test_an_interrupt_says_so_and_keeps_what_was_printed(folder: Path) -> None:
     out, err = process.communicate(timeout=6000)
     assert shown[0].startswith("quick  opset 17")
     assert out.splitlines()[-1].startswith("1 check: 1 passed in ")
-    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted")
+    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted after 1 of 2 checks")
+    kept = json.loads((folder / "r.json").read_text())
+    assert (kept["exit_code"], [record["check"] for record in kept["checks"]]) == (130, ["quick"])
+    assert "interrupted after 1 of 2 checks" in (folder / "r.html").read_text()
 
 
 @pytest.mark.one_in(9)
@@ -329,3 +343,51 @@ print("once")
 def test_an_interrupt_that_somebody_swallowed_comes_again_until_it_is_heard() -> None:
     done = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("came again\nonce\n", "")
+
+
+TWICE = """
+import signal, sys, time
+from gradcheck_cli.cli import interrupts
+
+interrupts.install()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    interrupts.heard({})
+print("first", flush=True)
+{}
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("heard again", flush=True)
+"""
+
+
+@posix
+@pytest.mark.parametrize("heard, between, code, out, err", [
+    ("", "", 130, "first\n", "interrupted\n"),
+    ("", "interrupts.done(5)", 5, "first\n", ""),
+    ("last=False", "", 0, "first\nheard again\n", ""),
+])  # fmt: skip
+def test_a_second_ctrl_c_ends_at_once(heard: str, between: str, code: int, out: str, err: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", TWICE.format(heard, between)], capture_output=True, text=True, timeout=60
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, out, err)
+
+
+@posix
+@pytest.mark.slow
+@pytest.mark.parametrize("apart", [0.0, 0.02, 0.05, 0.1, 0.2, 0.4])
+def test_two_ctrl_c_leave_no_traceback_whenever_they_come(folder: Path, apart: float) -> None:
+    models.endless(folder / "endless.onnx")
+    for wait in (0.15, 0.4, 1.5):
+        arguments = [*COMMAND, "mlp.onnx", "endless.onnx", "--report", "r.html", "--timeout", "10m"]
+        process = subprocess.Popen(arguments, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(wait)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(apart)
+        _, err = process.communicate(timeout=60)
+        started = wait > 0.3  # before that it is Python that starts, and ends as Python does
+        assert not started or (process.returncode, "Traceback" in err) == (130, False), err

@@ -10,10 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gradcheck_cli.cli import note
+from gradcheck_cli.cli import note, say
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.reproduce import quoted
+from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.report.concise import forward_reason, outcome, subject
 from gradcheck_cli.report.text import count, name
 from gradcheck_cli.report.zoo_summary import Group, document, worst
@@ -41,21 +42,29 @@ class Results:
             note(each)
         return found.report(gates_of(self.options), duration).exit_code
 
-    @many()
     def write(self, jobs: Iterable[str] | None, duration: float = 0.0) -> FinishedJobs:
         """Writes reports, and gives the jobs in them."""
         found = FinishedJobs(self.folder, jobs, self.baseline)
-        if self.output.writes:
-            report = found.report(gates_of(self.options), duration)
-            self.output.write_reports(found.full(report, pictured=self.output.pictures != "none"))
+        self._write(found, found.report(gates_of(self.options), duration))
         return found
 
-    def interrupted(self, jobs: Iterable[str], duration: float) -> None:
-        """Prints the results so far, and the command to resume the run."""
+    @many()
+    def _write(self, found: FinishedJobs, report: Report) -> None:
+        if self.output.writes:
+            self.output.write_reports(found.full(report, pictured=self.output.pictures != "none"))
+
+    def interrupted(self, jobs: Sequence[str], duration: float) -> str:
+        """Shows and writes the results so far, and says how to resume the run; gives the sentence on how far it came."""
         found = FinishedJobs(self.folder, jobs, self.baseline)
+        text = f"interrupted after {len(found.lines)} of {count(len(jobs), 'model')}"
+        try:
+            self._write(found, replace(found.report(gates_of(self.options), duration), notes=(text,), interrupted=True))
+        except GradcheckError as error:
+            say(error)
         if self.output.for_people and found.lines:
             self.show(found, duration)
-        note(f"{count(len(found.lines), 'check')} done; to go on: gradcheck zoo resume {quoted(str(self.folder))}")
+        note(f"to go on: gradcheck zoo resume {quoted(str(self.folder))}")
+        return text
 
     @many()
     def show(self, found: FinishedJobs, duration: float = 0.0) -> None:

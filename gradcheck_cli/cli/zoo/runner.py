@@ -122,8 +122,7 @@ class ZooRun:
                     self._run_engine(chain([first], waiting))
         except KeyboardInterrupt:
             interrupts.heard()
-            self.results.interrupted(jobs, time.monotonic() - began)
-            raise
+            raise KeyboardInterrupt(self.results.interrupted(jobs, time.monotonic() - began)) from None
         if self.results.output.style.verbosity >= 0:
             self._say_where(len(jobs))
         return self.results.end(jobs, time.monotonic() - began)
