@@ -342,7 +342,7 @@ OF_A_RUN = (
             "A list with one of these replaces the default; nonfinite, dead, vanishing, exploding and precision (the "
             "gradient's health) are added to it; +word and -word change it.",
             "zoo reproduce report resume file", form="LIST"),
-    _of_run("health", "flag", "Gate", "Show the health of gradients, layer by layer.", "reproduce report file",
+    _of_run("health", "flag", "Gate", "Show the health of gradients, layer by layer.", "zoo reproduce report resume file",
             idle=Idle("output_format", "only the full output has its tables", ("full",))),
     _of_run("exit_zero", "flag", "Gate", "No outcome of --fail-on fails the run; other errors do.",
             "zoo reproduce diff resume file"),
@@ -363,7 +363,9 @@ OF_A_RUN = (
     _of_run("report", "reports", "Output", "Also write {words}.",
             "zoo reproduce diff resume file", form="PATH"),
     _of_run("plot", "plot", "Output", "Draw each check as .png or .svg; the second goes to PATH-2, and so on. "
-            "Needs matplotlib.", "reproduce file", form="PATH"),
+            "Needs matplotlib.", "reproduce file", form="PATH",
+            zoo="Draw each check that did not pass as .png or .svg; the second goes to PATH-2, and so on. Needs "
+            "matplotlib.", resume=""),
     _of_run("heatmap", "flag", "Output", "Show where in the Jacobian the errors are.", "reproduce file"),
     _of_run("save_failures", "path", "Output", "Keep what fails, for `gradcheck reproduce`. [default: {default}]",
             "zoo file", ".gradcheck/failures", form="DIR|none"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, count, name, paint, percent, seconds, short, without_excerpt
+from gradcheck_cli.report.text import Style, count, name, paint, percent, short, took, without_excerpt
 from gradcheck_cli.results.record import ENTRY_REASONS, OUTCOMES, Check, Report, Waiver
 
 WORD, CODE = "FORWARD DIFFERS", "GC404"
@@ -37,7 +37,7 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
 
 def summary(report: Report, style: Style) -> str:
     """The last line: numbers of checks by outcome."""
-    return f"{totals(report)} in {seconds(report.duration_s)}\n"
+    return f"{totals(report)} {took(report)}\n"
 
 
 def line(check: Check, style: Style) -> str:

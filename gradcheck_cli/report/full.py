@@ -8,7 +8,7 @@ from gradcheck_cli.report.concise import ended, given_by, mode_said, totals
 from gradcheck_cli.report.evidence import LEAST_NAME, entry_lines, judged_rows, suspect_lines, title_lines
 from gradcheck_cli.report.health import gate_lines, health_tables
 from gradcheck_cli.report.remarks import forward_lines, held_against, lines_below
-from gradcheck_cli.report.text import Style, columns, count, cut, name, paint, seconds, shape, upper, wrapped
+from gradcheck_cli.report.text import Style, columns, count, cut, name, paint, shape, took, upper, wrapped
 from gradcheck_cli.results.record import Check, Report
 
 
@@ -33,7 +33,7 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
 def summary(report: Report, style: Style) -> str:
     """The last line: numbers of checks by outcome."""
     notes = "".join(f"{note}\n" for note in report.notes)
-    return f"{notes}{totals(report)} in {seconds(report.duration_s)}\n"
+    return f"{notes}{totals(report)} {took(report)}\n"
 
 
 def header(check: Check, style: Style) -> Iterator[str]:

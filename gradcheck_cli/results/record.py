@@ -421,6 +421,7 @@ class Report:
     duration_s: float = 0.0
     fail_on: tuple[str, ...] = OUTCOMES
     interrupted: bool = False  # before all checks were done
+    summed: bool = False  # its duration is the sum of those of its checks: nobody knows how long the run took
 
     @property
     def outcomes(self) -> Sequence[Check]:

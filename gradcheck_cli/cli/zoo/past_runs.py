@@ -52,12 +52,12 @@ def report(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> i
 @click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(), shell_complete=_RUNS)
 @click.option("-o", "--output", "target", metavar="RUN", required=True, type=click.Path(), help="The new run.")
 def merge(folders: tuple[str, ...], target: str) -> int:
-    """Put runs together, such as the shards of one, in a new folder; each check once, the last RUN's if several have it."""
+    """Put runs together, such as the shards of one, in a new folder; each model once, the last RUN's if several have it."""
     runs = [Path(folder) for folder in folders]
     if difference := differing(runs):
         note(difference)
     about = merged(runs, Path(target))
-    sys.stdout.write(f"{target}: {count(len(about.jobs), 'check')} of {count(len(runs), 'run')}\n")
+    sys.stdout.write(f"{target}: {count(len(about.jobs), 'model')} of {count(len(runs), 'run')}\n")
     return 0
 
 
@@ -65,7 +65,9 @@ def merge(folders: tuple[str, ...], target: str) -> int:
 def status(folder: str | None, **options: Any) -> int:
     """Show how far a run is and what it has found, now or after it; without RUN, the runs in .gradcheck/zoo.
 
-    It exits with 0, whatever was found.
+    Counts and times are those of `gradcheck zoo`: of the JSON, `models` (or `jobs`), `done` and `failing` count models,
+    `checks` and `statuses` count checks, and `seconds` are those that the checks took.  It exits with 0, whatever was
+    found.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if folder is None:
@@ -110,6 +112,7 @@ class RunState:
             "run": str(self.folder), "state": self.state, "sources": list(self.about.sources), "shard": self.about.shard,
             "version": self.about.version, "created": self.about.created, "jobs": len(self.about.jobs),
             "done": len(self.found.lines), "failing": self.failing, "exit_code": report.exit_code,
+            "models": len(self.about.jobs), "checks": len(self.found.outcomes), "seconds": round(self.found.seconds, 3),
             "statuses": dict(sorted(Counter(check.status for check in self.found.outcomes).items())),
         }  # fmt: skip
 
@@ -125,7 +128,7 @@ def _show_run(folder: str, options: Mapping[str, Any]) -> None:
     shard = f"shard {run.about.shard} of " if run.about.shard else ""
     again = f"  to go on: gradcheck zoo resume {quoted(folder)}\n" if run.state == "interrupted" else ""
     sys.stdout.write(
-        f"{name(folder)}  {state}, {run.progress} checks\n"
+        f"{name(folder)}  {state}, {run.progress} models\n"
         + cut(f"  {shard}{name(' '.join(run.about.sources))}", results.output.style.width)
         + f"\n  gradcheck {run.about.version}, {run.about.created}\n{again}\n"
     )

@@ -131,7 +131,7 @@ class ZooRun:
         """Prints the folder of the results, and a command that uses it."""
         folder = quoted(str(self.store.folder))
         if self.progress.kept:
-            kept = f"{self.progress.kept} of {count(jobs, 'check')} were done before"
+            kept = f"{self.progress.kept} of {count(jobs, 'model')} were done before"
             note(f"{kept}, in {folder}; --rerun all does them again")
         elif self.results.output.for_people:
             note(f"results are kept in {folder}: gradcheck zoo report {folder} -o zoo.html")
