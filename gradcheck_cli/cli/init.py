@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from gradcheck_cli.cli.options import MODELS, SETTINGS, options_of
-from gradcheck_cli.errors import GradcheckError, UsageError, shown
+from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, shown
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.inspection import Inspection
@@ -61,7 +61,7 @@ def command(ctx: click.Context, /, models: tuple[str, ...], output: str | None, 
 
     files, missing = expand(models)
     errors, written = [error for _, error in missing], set[str]()
-    for target, own in _targets(files, output):
+    for target, own in _targets(files, models, output):
         try:
             _refuse_present(target, own, force=force and target not in written)
             text = _text([*_checks(own, target, options, ctx)], own)
@@ -75,12 +75,15 @@ def command(ctx: click.Context, /, models: tuple[str, ...], output: str | None, 
     return worst_code({each.exit_code for each in errors} or {0})
 
 
-def _targets(files: Sequence[str], output: str | None) -> Iterator[tuple[str, list[str]]]:
-    """The files to write, each with its models."""
+def _targets(found: Sequence[str], named: Sequence[str], output: str | None) -> Iterator[tuple[str, list[str]]]:
+    """The files to write, each with its models; specs in a folder or of a pattern are left alone."""
     from gradcheck_cli.formats import is_spec
 
-    if specs := [path for path in files if is_spec(path)]:
+    files = [path for path in found if not is_spec(path)]
+    if specs := [path for path in named if is_spec(path)]:
         raise UsageError(f"{specs[0]} is a spec already; `gradcheck init` takes models.")
+    if not files:
+        raise NothingChecked("there is no model, only specs, for which no side-car is written.")
     if output is None:
         yield from ((os.path.splitext(path)[0] + _SUFFIX, [path]) for path in files)
     elif not output.endswith(_SUFFIX):
@@ -124,8 +127,9 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
 
 def _checks(models: Iterable[str], target: str, options: Mapping[str, Any], ctx: click.Context) -> Iterator[str]:
     for path in models:
-        for label, source in _subjects(path):
-            yield _check(path, label, _inspection(path, source, options, ctx), source, target)
+        for _, source in _subjects(path):
+            found, claimed = _inspection(path, source, options, ctx)
+            yield _check(path, found, source, target, claimed=claimed)
 
 
 def _subjects(path: str) -> Iterator[tuple[str, Source]]:
@@ -138,8 +142,9 @@ def _subjects(path: str) -> Iterator[tuple[str, Source]]:
     yield from read(path).sources.items()
 
 
-def _inspection(path: str, source: Source, options: Mapping[str, Any], ctx: click.Context) -> Inspection:
-    """The facts of a model, with the settings of configuration files."""
+def _inspection(path: str, source: Source, options: Mapping[str, Any], ctx: click.Context) -> tuple[Inspection, bool]:
+    """The facts of a model, with the settings of configuration files; and whether it brings gradients of its own."""
+    from gradcheck_cli.checks.claims.claim import asked
     from gradcheck_cli.checks.inspection import inspect
     from gradcheck_cli.cli.config import settings_above
     from gradcheck_cli.cli.resolve import resolve
@@ -148,16 +153,21 @@ def _inspection(path: str, source: Source, options: Mapping[str, Any], ctx: clic
     try:
         with held():
             layers = [settings_above(os.path.dirname(path) or ".", ctx), {"dim": options["dim"]}]
-            return inspect(source, resolve(source, layers))
+            settings = resolve(source, layers)
+            return inspect(source, settings), bool(asked(source, settings).claims)
     except MemoryError as error:
         raise exhausted(error) from None
 
 
-def _check(path: str, label: str, found: Inspection, source: Source, target: str) -> str:
+def _check(path: str, found: Inspection, source: Source, target: str, *, claimed: bool) -> str:
     """The entry of one model under `checks`."""
     model = os.path.relpath(path, os.path.dirname(target) or ".")
     lines = [f"  - model: {_text_of(model)}"]
-    lines += _list("x", found.x, "differentiated by these") + _list("y", found.y, "these are differentiated")
+    named = _list("x", found.x, "differentiated by these") + _list("y", found.y, "these are differentiated")
+    if claimed:  # they are looked for where nobody names targets
+        lines += ["    # The model brings gradients of its own, which are checked too unless x or y is named:"]
+        named = [f"    # {line.strip()}" for line in named]
+    lines += named
     own = {name: size for name, size in found.dims.items() if name not in source.dims}
     if own:
         sizes = ", ".join(f"{_text_of(name)}: {size}" for name, size in own.items())
@@ -209,8 +219,10 @@ def _drawn(source: Source, found: Inspection) -> Iterator[tuple[str, tuple[float
 
 def _text(checks: Sequence[str], models: Sequence[str]) -> str:
     """The content of a file."""
+    from gradcheck_cli.cli.reproduce import quoted
+
     names = shown(os.path.basename(models[0])) if len(models) == 1 else f"{len(models)} models"
-    head = _HEAD.format(models=f"{names} {'is' if len(models) == 1 else 'are'}", example=shown(models[0]))
+    head = _HEAD.format(models=f"{names} {'is' if len(models) == 1 else 'are'}", example=quoted(models[0]))
     return head + "checks:\n" + "\n".join(checks)
 
 

@@ -67,6 +67,14 @@ def test_so_it_does_for_the_examples(gradcheck: Command, path: Path) -> None:
     assert results(gradcheck, path.name) == before
 
 
+def test_gradients_that_a_model_brings_are_still_checked(gradcheck: Command) -> None:
+    gradcheck("grad", "mlp.onnx", "-o", "with.onnx")
+    before = results(gradcheck, "with.onnx")
+    assert any(record.get("claim") for record in before[1])
+    assert gradcheck("init", "with.onnx").code == 0
+    assert results(gradcheck, "with.onnx") == before
+
+
 def test_an_edited_file_counts(gradcheck: Command, folder: Path) -> None:
     gradcheck("init", "conv.onnx")
     file = folder / "conv.gradcheck.yaml"
@@ -100,6 +108,16 @@ def test_several_models_can_share_a_file_elsewhere(gradcheck: Command, folder: P
     ran = gradcheck("init", "mlp.onnx", "conv.onnx", "-o", "specs/all.gradcheck.yaml")
     assert (ran.code, ran.out) == (0, "specs/all.gradcheck.yaml: mlp.onnx, conv.onnx\n")
     assert "3 passed" in gradcheck("specs/all.gradcheck.yaml").out
+
+
+def test_specs_in_a_folder_are_left_alone(gradcheck: Command, folder: Path) -> None:
+    (folder / "models").mkdir()
+    for name in ("mlp.onnx", "wrong.gradcheck.yaml"):
+        shutil.copy(name, folder / "models")
+    ran = gradcheck("init", "models")
+    assert (ran.code, ran.out) == (0, "models/mlp.gradcheck.yaml: models/mlp.onnx\n")
+    (folder / "models/mlp.onnx").unlink()
+    assert gradcheck("init", "models").code == 7
 
 
 @pytest.mark.parametrize("args, code, said", [
