@@ -1,11 +1,13 @@
 """A pytest plugin: every *.gradcheck.yaml that pytest finds is a file of tests, and each check in it one test.
 
+The models that `gradcheck_models` names are collected too, each a file with one test, or with those of its side-car.
 Nothing but pytest is imported before such a file is found.  `-p no:gradcheck` leaves them alone.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,11 @@ _SUFFIXES = (".gradcheck.yaml", ".gradcheck.yml")
 _HELP = "options of `gradcheck check` for the checks of *.gradcheck.yaml, as in '--points 3 --rtol 1e-5'"
 
 
+_MODELS = "ONNX files to check, as patterns from the root folder or for names: models/*.onnx; none by default"
+
+_GLOB = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+
+
 class Wrong(Exception):
     """A check did not pass; its text is the report."""
 
@@ -27,21 +34,44 @@ class Wrong(Exception):
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("gradcheck").addoption("--gradcheck-args", metavar="OPTIONS", help=_HELP)
     parser.addini("gradcheck_args", _HELP, default="")
+    parser.addini("gradcheck_models", _MODELS, type="args", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "gradcheck: a check of a *.gradcheck.yaml")
+    config.addinivalue_line("markers", "gradcheck: a check of a *.gradcheck.yaml, or of a model in gradcheck_models")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    if not file_path.name.endswith(_SUFFIXES):
+    spec = file_path.name.endswith(_SUFFIXES)
+    if _is_read_along(file_path, parent) if spec else not _is_wanted(file_path, parent.config):
         return None
     found: pytest.Collector = SpecFile.from_parent(parent, path=file_path)
     return found
 
 
+def _is_wanted(path: Path, config: pytest.Config) -> bool:
+    """True for a model that a pattern of `gradcheck_models` means; one without a slash is about the name alone."""
+    below = path.relative_to(config.rootpath).as_posix() if path.is_relative_to(config.rootpath) else str(path)
+    for pattern in map(str, config.getini("gradcheck_models")):
+        parts = (_GLOB.get(part, re.escape(part)) for part in re.split(r"(\*\*/|\*|\?)", pattern))
+        if re.fullmatch("".join(parts), below if "/" in pattern else path.name):
+            return True
+    return False
+
+
+def _is_read_along(spec: Path, parent: pytest.Collector) -> bool:
+    """True for the side-car of a model that is collected: its checks are tests of the model."""
+    stem = next(spec.name.removesuffix(suffix) for suffix in _SUFFIXES if spec.name.endswith(suffix))
+    model = spec.with_name(f"{stem}.onnx")
+    if not (model.is_file() and _is_wanted(model, parent.config)):
+        return False
+    from gradcheck_cli.cli.tasks import side_car
+
+    return side_car(str(model)) == str(spec)
+
+
 class SpecFile(pytest.File):
-    """The checks of a spec."""
+    """The checks of a spec or of a model."""
 
     def collect(self) -> Iterator[pytest.Item]:
         from gradcheck_cli.cli.collected import Collected
@@ -55,7 +85,8 @@ class SpecFile(pytest.File):
         except (GradcheckError, ValueError) as error:
             raise self.CollectError(str(error)) from None
         for task in collected.tasks:
-            yield CheckItem.from_parent(self, name=task.check or task.name, task=task, collected=collected)
+            alone = task.name if self.path.name.endswith(_SUFFIXES) else task.graph or self.path.name
+            yield CheckItem.from_parent(self, name=task.check or alone, task=task, collected=collected)
 
     def _path_seen_from_here(self) -> str:
         here = self.config.invocation_params.dir

@@ -362,13 +362,15 @@ OF_A_RUN = (
             "Outcomes with one of these codes do not fail the run; of both options the longest prefix decides.",
             "zoo reproduce report resume file", form="CODES"),
     _of_run("health", "flag", "Gate", "Show for each layer how large the gradient is, and dead and saturated units.",
-            "reproduce report file",
+            "zoo reproduce report resume file",
             idle=Idle("output_format", "only the full output has its tables", ("full",))),
     _of_run("exit_zero", "flag", "Gate", "The run does not fail for the outcomes of --fail-on; other errors still "
             "fail it.",
             "zoo reproduce diff resume file"),
     _of_run("fail_fast", "flag", "Gate", "Stop at the first model that fails the run.", "resume file",
             zoo="Begin no model after the first that fails the run."),
+    _of_run("watch", "flag", "Gate", "Check again whenever a model, its weights, its side-car, a spec or gradcheck.toml "
+            "changes, until Ctrl-C; then exit as the last check did."),
     _of_run("baseline", "path", "Gate", "Results of an earlier --report: what failed there in the same way is a "
             "known failure, and no longer fails the run.",
             "zoo report resume file", form="FILE"),
@@ -383,7 +385,9 @@ OF_A_RUN = (
     _of_run("report", "reports", "Output", "Also write {words}.",
             "zoo reproduce diff resume file", form="PATH"),
     _of_run("plot", "plot", "Output", "Draw a figure of each check, .png or .svg; the second goes to PATH-2, and so "
-            "on. Needs matplotlib.", "reproduce file", form="PATH"),
+            "on. Needs matplotlib.", "reproduce file", form="PATH",
+            zoo="Draw a figure of each check that did not pass, .png or .svg; the second goes to PATH-2, and so on. "
+            "Needs matplotlib.", resume=""),
     _of_run("heatmap", "flag", "Output", "Show where in the Jacobian the errors are.", "reproduce file"),
     _of_run("save_failures", "path", "Output", "Keep what `gradcheck reproduce` needs to run a failure again. "
             "[default: {default}]",

@@ -12,13 +12,14 @@ from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
 from gradcheck_cli.cli import interrupts
+from gradcheck_cli.cli.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     from gradcheck_cli.errors import GradcheckError
 
 # Objects more than before, after which cycles are looked for: graphs have many, and few die.
 _COLLECTED = 50_000, 20, 20
-INTERRUPTED, BUG, BROKEN_PIPE = 130, 70, 141
+BUG, BROKEN_PIPE = 70, 141
 _COMPLETE = "_GRADCHECK_COMPLETE"
 
 
@@ -27,11 +28,13 @@ def main(args: Sequence[str] | None = None) -> int:
     _prepare_streams()
     args = sys.argv[1:] if args is None else list(args)
     try:
-        from gradcheck_cli.cli.group import gradcheck
-
         if _COMPLETE in os.environ:
-            gradcheck.main(args, prog_name="gradcheck", complete_var=_COMPLETE)
+            from gradcheck_cli.cli.completion import answer
+
+            return answer()
         import click
+
+        from gradcheck_cli.cli.group import gradcheck
 
         try:
             with gradcheck.make_context("gradcheck", args) as context:
@@ -42,9 +45,9 @@ def main(args: Sequence[str] | None = None) -> int:
             raise KeyboardInterrupt from None
         _flush()
         return code
-    except KeyboardInterrupt:
-        interrupts.last()
-        return _end("interrupted", INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        interrupts.heard()
+        return _end(str(interrupt) or "interrupted", INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has gone
         _discard_output()
         return BROKEN_PIPE
@@ -60,6 +63,7 @@ def run() -> NoReturn:
     if not atexit._ncallbacks():  # what is registered before comes after: a tracer may have its results to write
         atexit.register(_leave, ended)
     ended.append(main())
+    interrupts.done(ended[0])
     sys.exit(ended[0])
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.options import SETTINGS, OneOf, Text, TypedCommand, complete_tensor, options_of
+from gradcheck_cli.cli.options import SETTINGS, OneOf, Text, TypedCommand, completing, options_of
 from gradcheck_cli.settings import Idle
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ OUTPUT = click.RichOption(
 @click.option("--grad-ys", multiple=True, type=Text(), metavar="ones|inputs|Y=G",
               help="The gradient that arrives at y: ones, inputs, or for one y a tensor, a number or @FILE.")  # fmt: skip
 @click.option("--name", default="gradients", metavar="SCOPE", help="Names of added nodes begin with this.")
-@click.option("--stop-gradients", multiple=True, type=Text(), metavar="NAME", shell_complete=complete_tensor,
+@click.option("--stop-gradients", multiple=True, type=Text(), metavar="NAME", shell_complete=completing("tensors"),
               help="Do not differentiate through this tensor.")  # fmt: skip
 @click.option(
     "--aggregation",

@@ -21,7 +21,7 @@ class Commands(click.RichGroup):
     homes: ClassVar[Mapping[str, str]] = {  # command -> module:name in it
         **{
             name: f"{name}:command"
-            for name in ("check", "zoo", "grad", "step", "diff", "inspect", "reproduce", "report")
+            for name in ("check", "zoo", "grad", "step", "diff", "inspect", "init", "config", "reproduce", "report")
         },
         **{name: f"lookup:{name}" for name in ("ops", "explain", "schema", "completion")},
     }
@@ -48,8 +48,13 @@ class Commands(click.RichGroup):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        files = [CompletionItem(incomplete, type="file")] if incomplete[:1] != "-" else []
-        return [*super().shell_complete(ctx, incomplete), *files]
+        """The commands and files; where an option begins also those of the command that needs no name."""
+        found = super().shell_complete(ctx, incomplete)
+        if not incomplete.startswith("-"):
+            return [*found, CompletionItem(incomplete, type="file")]
+        unnamed = self.get_command(ctx, self.unnamed)
+        more = unnamed.shell_complete(ctx, incomplete) if unnamed is not None else []
+        return [*found, *(item for item in more if item.value not in {each.value for each in found})]
 
     def _refuse_mistyped(self, word: str, ctx: click.Context) -> None:
         if word.startswith("-") or any(mark in word for mark in _PATH_MARKS) or os.path.exists(word):

@@ -1,18 +1,24 @@
 """Ctrl-C that is not lost: raised in the midst of a callback or of a library's look-up, Python or the library drops it.
 
-The handler raises KeyboardInterrupt as usual.  If nobody has `heard` of it after some seconds it comes again.
+The handler raises KeyboardInterrupt as usual.  If nobody has `heard` of it after some seconds it comes again.  A second
+Ctrl-C of the user ends the process at once, and so does one after its work is done.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
 _SOON, _LATER = 0.01, 3.0  # seconds: beyond a callback; in which whoever is interrupted has cleaned up
 _waiting: list[threading.Timer] = []
+_came: list[str] = []  # "once" after a Ctrl-C; "again" while it is brought again
+_SHOW_CURSOR = "\r\x1b[2K\x1b[?25h"  # a progress bar may have hidden it
+INTERRUPTED = 130
 
 
 def install() -> None:
@@ -22,17 +28,18 @@ def install() -> None:
         sys.unraisablehook = unraised
 
 
-def heard() -> None:
-    """Says that an interrupt has arrived."""
+def heard(*, last: bool = True) -> None:
+    """Says that an interrupt has arrived; `last`: the process ends because of it, and a second one ends it at once."""
     while _waiting:
         _waiting.pop().cancel()
+    if not last:
+        _came.clear()
 
 
-def last() -> None:
-    """Has the process end undisturbed: it was told to, and says so; another interrupt changes nothing."""
+def done(code: int) -> None:
+    """Says that all is done but for the end of the process: Ctrl-C leaves it with its exit code at once."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    heard()
+        signal.signal(signal.SIGINT, lambda *_: os._exit(code))
 
 
 def unraised(found: sys.UnraisableHookArgs) -> None:
@@ -44,9 +51,19 @@ def unraised(found: sys.UnraisableHookArgs) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    if _came == ["once"]:
+        _leave()
+    _came[:] = ["once"]
     heard()
     _again(_LATER)
     raise KeyboardInterrupt
+
+
+def _leave() -> NoReturn:
+    """Ends the process at once; what it started ends with it."""
+    with suppress(OSError, ValueError):
+        os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}interrupted\n".encode())
+    os._exit(INTERRUPTED)
 
 
 def _again(seconds: float) -> None:
@@ -58,6 +75,7 @@ def _again(seconds: float) -> None:
 
 def _sent() -> None:
     """Interrupts the main thread, also where it waits."""
+    _came.append("again")
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
     else:

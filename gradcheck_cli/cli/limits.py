@@ -72,7 +72,7 @@ def _by_thread(seconds: float) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        interrupts.heard()
+        interrupts.heard(last=not over.is_set())
         if over.is_set():
             raise _exceeded(seconds) from None
         raise

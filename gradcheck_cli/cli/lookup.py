@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from gradcheck_cli.cli.options import TEXT_OR_JSON, OneOf
+from gradcheck_cli.cli.options import TEXT_OR_JSON, OneOf, completing
 
 if TYPE_CHECKING:
     from gradcheck_cli.report.explanations import Page
 
 _WIDTH = 78
-_SHELLS = {  # with the line that turns completion on
-    "bash": 'eval "$(gradcheck completion bash)"  in ~/.bashrc',
-    "zsh": 'eval "$(gradcheck completion zsh)"  in ~/.zshrc',
-    "fish": "gradcheck completion fish > ~/.config/fish/completions/gradcheck.fish",
-}
+OPERATOR = click.RichArgument(
+    ["operator"], required=False, metavar="[OP]", shell_complete=completing("operators")
+)  # fmt: skip
 
 
-@click.command("ops", params=[click.RichArgument(["operator"], required=False, metavar="[OP]"), TEXT_OR_JSON])
+@click.command("ops", params=[OPERATOR, TEXT_OR_JSON])
 def ops(operator: str | None, output_format: str) -> int:
     """Show the operators: forward, gradient, versions, dtypes, kinks. With OP, all about that one."""
     from gradcheck_cli.ops.facts import all_facts, facts_named
@@ -40,7 +38,7 @@ def ops(operator: str | None, output_format: str) -> int:
 
 
 @click.command("explain")
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=completing("codes"))
 def explain(code: str | None) -> int:
     """Explain a code such as GC101: what it means, why it happens, what to do. GC1xx lists a family, nothing all.
 
@@ -121,16 +119,10 @@ def schema(kind: str) -> int:
 
 
 @click.command("completion")
-@click.argument("shell", type=OneOf(tuple(_SHELLS)))
+@click.argument("shell", type=OneOf(("bash", "zsh", "fish")))
 def completion(shell: str) -> int:
-    """Print a shell's completion script; the script's first line says where it goes."""
-    from click.shell_completion import get_completion_class
+    """Print a shell's completion script; the script's first lines say where it goes."""
+    from gradcheck_cli.cli.completion import script
 
-    from gradcheck_cli.cli.group import gradcheck
-
-    script = get_completion_class(shell)
-    assert script is not None
-    source = script(gradcheck, {}, "gradcheck", "_GRADCHECK_COMPLETE").source()
-    first = f"# {_SHELLS[shell]}\n" if shell != "zsh" else ""  # zsh looks for #compdef in the first line
-    sys.stdout.write(f"{first}{source.strip()}\n")
+    sys.stdout.write(script(shell))
     return 0

@@ -35,7 +35,9 @@ else:
     ParamType = click.ParamType
     Choice = click.Choice
 
+Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 PREFIX = "GRADCHECK"
+TYPED = f"{__name__}.typed"  # the words of a command, in what its context knows
 SETTINGS = {"auto_envvar_prefix": PREFIX}  # of a command that takes its options from the environment too
 TYPED = f"{__name__}.typed"  # in the context of a command: its words
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
@@ -225,7 +227,10 @@ class Parsed(ParamType):
             self.fail(str(error), param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(word) for word in self.known if word.startswith(incomplete)]
+        before, comma, last = incomplete.rpartition(",")  # a list goes on behind its last comma
+        sign = last[:1] if last[:1] in ("+", "-") else ""
+        fitting = (f"{sign}{word}" for word in self.known if f"{sign}{word}".startswith(last))
+        return [CompletionItem(f"{before}{comma}{word}") for word in fitting]
 
 
 def _number_or_word(text: str, option: Option) -> Any:
@@ -322,7 +327,8 @@ class OutputPath(Text):
 
 SCHEDULER_ADDRESS = Parsed("scheduler", _scheduler)
 _TYPES: Mapping[str, ParamType] = {  # of kinds of which an option has one value
-    **dict.fromkeys(("text", "path", "data"), click.STRING),
+    "text": click.STRING,
+    **dict.fromkeys(("path", "data"), click.Path()),
     "seconds": Parsed("duration", _seconds, lambda value: format(Decimal(value), "f")),
     "bytes": Parsed("size", _bytes),
     "gates": Parsed("list", _gates, lambda gates: ",".join(words_for(gates)), GATES),
@@ -332,17 +338,20 @@ _TYPES: Mapping[str, ParamType] = {  # of kinds of which an option has one value
 }
 
 
-def complete_tensor(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of the tensors of the models on the command line so far, inputs and outputs first."""
-    from gradcheck_cli.formats import read
+_COMPLETED = {  # kinds of options whose words a shell completes from the models on the command line
+    "tensors", "globs", "sizes", "shapes", "ranges", "tolerances", "values", "feeds", "claims",
+}  # fmt: skip
 
-    names: list[str] = []
-    for path in ctx.params.get("models") or ctx.args:  # behind an option without its value nothing is parsed
-        with suppress(Exception):  # a shell gets no errors
-            graphs = [source.graph for source in read(path).sources.values()]
-            names += [name for graph in graphs for name in (*graph.inputs, *graph.outputs)]
-            names += [name for graph in graphs for name in graph.tensors]
-    return [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+def completing(kind: str) -> Completer:
+    """A function that gives a shell the words of some kind."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from gradcheck_cli.cli.completion import words
+
+        return words(kind, ctx, param, incomplete)
+
+    return complete
 
 
 MODELS = click.RichArgument(["models"], nargs=-1, required=True, metavar="MODEL...", type=click.Path())
@@ -367,6 +376,8 @@ def _made(option: Option, command: str, *, panels: bool) -> click.RichOption:
     kind: dict[str, Any] = {"metavar": option.form or None, **_as_click_has_it(option)}
     known = files_said() if option.kind == "reports" else either(on_stdout()) if option.kind == "formats" else ""
     panel = option.panel if panels else None
+    if option.kind in _COMPLETED or option.kind == "names":
+        kind["shell_complete"] = completing(option.name if option.kind == "names" else option.kind)
     return click.RichOption([*option.spellings, option.name], panel=panel, help=option.text(command, known), **kind)
 
 
@@ -384,7 +395,7 @@ def _as_click_has_it(option: Option) -> dict[str, Any]:
         case "count":
             return {"count": True, "metavar": ""}
         case "tensors":
-            return {"multiple": True, "type": Text(), "shell_complete": complete_tensor}
+            return {"multiple": True, "type": Text()}
         case "reports":
             return {"multiple": True, "type": OutputPath(suffixes())}
         case "word" | "formats":
@@ -398,7 +409,7 @@ def _as_click_has_it(option: Option) -> dict[str, Any]:
 def _number(option: Option) -> ParamType:
     if option.words:
         number = "int" if option.kind == "whole" else "float"
-        return Parsed(f"{number}|{option.words[0]}", partial(_number_or_word, option=option))
+        return Parsed(f"{number}|{option.words[0]}", partial(_number_or_word, option=option), known=option.words)
     least, most = (None if math.isinf(bound) else bound for bound in (option.least, option.most))
     if option.kind == "whole":
         return Whole(least if least is None else int(least), most if most is None else int(most))
@@ -453,7 +464,7 @@ class TypedCommand(click.RichCommand):
         self.idle = {**{o.name: o.idle for o in OPTIONS.values() if o.idle is not None}, **(idle or {})}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        typed = ctx.meta[TYPED] = list(args)
+        ctx.meta[TYPED], typed = list(args), list(args)
         try:
             left = super().parse_args(ctx, args)
         except click.BadOptionUsage as error:

@@ -64,7 +64,7 @@ def run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context) 
     pictured = bool(form and FORMATS[form].pictured) or output.pictures != "none"
     checks = _judged(_read(results, pictured), options)
     gates = gates_of(options) if "fail_on" in options else (*gates_of(options), *WORDS)
-    found = Report(checks, (), sum(check.duration_s for check in checks.outcomes), gates)
+    found = Report(checks, (), sum(check.duration_s for check in checks.outcomes), gates, summed=True)
     if not paths:
         output.whole(found)
     output.write_reports(found, form)

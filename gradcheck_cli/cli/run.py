@@ -19,7 +19,7 @@ import rich_click as click
 
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.checks.progress import Progress
-from gradcheck_cli.cli import interrupts, note
+from gradcheck_cli.cli import interrupts, note, say
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.checker import Checker
@@ -233,6 +233,7 @@ class Run:
 
     def run(self) -> int:
         """Checks all tasks, prints what they gave, and gives the exit code."""
+        done = 0
         try:
             for task in self.tasks:
                 self._note_idle(os.path.dirname(task.path) or ".")
@@ -242,11 +243,10 @@ class Run:
                 self.output.draw(checks)
                 if self.options.get("fail_fast") and self._report().exit_code:
                     break
+                done += 1
         except KeyboardInterrupt:
             interrupts.heard()
-            if self.output.for_people and self.records:
-                self.output.end(self._report())
-            raise
+            raise KeyboardInterrupt(self._interrupted(done)) from None
         report = self._report()
         try:
             self.output.write_reports(report)
@@ -256,6 +256,18 @@ class Run:
         for remark in self.baseline.notes():
             note(remark)
         return report.exit_code
+
+    def _interrupted(self, done: int) -> str:
+        """Shows and writes what is done; gives the sentence that says how much that is."""
+        text = f"interrupted after {done} of {count(len(self.tasks), 'check')}"
+        report = replace(self._report(), interrupted=True)
+        try:
+            self.output.write_reports(replace(report, notes=(*report.notes, text)))
+        except GradcheckError as error:
+            say(error)
+        if self.records:
+            self.output.end(report)
+        return text
 
     def _note_idle(self, folder: str) -> None:
         """Tells of options of the run in a configuration file that lies below some of the models only."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.options import SETTINGS, Text, TypedCommand, complete_tensor, options_of
+from gradcheck_cli.cli.options import SETTINGS, Text, TypedCommand, completing, options_of
 
 if TYPE_CHECKING:
     from gradcheck_cli.training import TrainingStep
@@ -31,7 +31,7 @@ FOLDER = click.RichOption(
 @click.option(
     "--weight-decay", type=click.FloatRange(min=0), metavar="NUMBER", help="The weight decay. Default: the optimizer's."
 )
-@click.option("--trainable", multiple=True, type=Text(), metavar="GLOB", shell_complete=complete_tensor,
+@click.option("--trainable", multiple=True, type=Text(), metavar="GLOB", shell_complete=completing("tensors"),
               help="Train these constants; !GLOB leaves some out. Default: the weights.")  # fmt: skip
 @click.option("--lora", multiple=True, type=Text(), metavar="RANK:GLOB",
               help="Train low-rank factors beside these weights, which stay frozen (LoRA).")  # fmt: skip

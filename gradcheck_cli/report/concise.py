@@ -17,8 +17,8 @@ from gradcheck_cli.report.text import (
     paint,
     percent,
     place,
-    seconds,
     short,
+    took,
     without_excerpt,
 )
 from gradcheck_cli.results.record import ENTRY_REASONS, OUTCOMES, Check, Report, Waiver
@@ -49,7 +49,7 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
 
 def summary(report: Report, style: Style) -> str:
     """The last line: numbers of checks by outcome."""
-    return f"{totals(report)} in {seconds(report.duration_s)}\n"
+    return f"{totals(report)} {took(report)}\n"
 
 
 def line(check: Check, style: Style) -> str:

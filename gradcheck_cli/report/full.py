@@ -19,8 +19,8 @@ from gradcheck_cli.report.text import (
     name,
     opened,
     paint,
-    seconds,
     shape,
+    took,
     upper,
     wrapped,
 )
@@ -48,7 +48,7 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
 def summary(report: Report, style: Style) -> str:
     """The last lines: versions if asked for, numbers of checks by outcome."""
     lines = [*report.notes, *(versions_said(report) if style.verbosity > 0 else ())]
-    ends = wrapped(f"{totals(report)} in {seconds(report.duration_s)}", style.width, "")
+    ends = wrapped(f"{totals(report)} {took(report)}", style.width, "")
     return "".join(f"{line}\n" for line in [*lines, *ends])
 
 

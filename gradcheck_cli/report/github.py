@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from gradcheck_cli.report import text as places
 from gradcheck_cli.report.concise import CODE, LEVELS, forward_reason, forward_text, outcome, said_of, subject, totals
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, clean, count, seconds
+from gradcheck_cli.report.text import Style, clean, count, took
 from gradcheck_cli.results.record import FORWARD, Check, Report
 
 MOST = 10  # annotations of a level that a step shows
@@ -26,7 +26,7 @@ def section(checks: tuple[Check, ...], style: Style) -> str:
 def summary(report: Report, style: Style) -> str:
     """The annotations, and how many checks ended how."""
     lines = [line for level in ("error", "warning") for line in _annotations(report, level)]
-    return "".join(f"{line}\n" for line in [*lines, f"{totals(report)} in {seconds(report.duration_s)}"])
+    return "".join(f"{line}\n" for line in [*lines, f"{totals(report)} {took(report)}"])
 
 
 def _line(check: Check) -> str:

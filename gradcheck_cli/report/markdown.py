@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gradcheck_cli.report.concise import CODE, WORD, outcome, said_of, share_compared, subject, totals
 from gradcheck_cli.report.evidence import entry_lines
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, count, name, seconds, shape, short
+from gradcheck_cli.report.text import Style, count, name, shape, short, took
 from gradcheck_cli.results.record import Check, Report
 
 _HEAD = "| check | x | y | entries | max abs err | max rel err | verdict |\n|---|---|---|---:|---:|---:|---|\n"
@@ -47,7 +47,7 @@ def _assembled(report: Report, checks: Sequence[Check], parts: Iterable[str]) ->
     left = len(report.checks) - len(checks)
     yield f"\n... and {count(left, 'more check')}\n" if left else ""
     yield from parts
-    yield f"\n{totals(report)} in {seconds(report.duration_s)}\n"
+    yield f"\n{totals(report)} {took(report)}\n"
 
 
 def _row(check: Check) -> str:

@@ -17,7 +17,7 @@ from itertools import accumulate
 from urllib.parse import quote
 
 from gradcheck_cli.errors import DOCUMENTATION, harmless, shown
-from gradcheck_cli.results.record import Check
+from gradcheck_cli.results.record import Check, Report
 
 name = shown  # a name on one line
 ENDLESS = sys.maxsize  # columns, where nothing has to fit
@@ -178,6 +178,11 @@ def seconds(duration: float) -> str:
         return f"{duration:.1f}s"
     minutes, rest = divmod(round(duration), 60)
     return f"{minutes}m {rest:02d}s" if minutes < 120 else f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def took(report: Report) -> str:
+    """The time of a run by the clock, in 12s; of results that were read the sum of their checks', in 48s of checks."""
+    return f"in {seconds(report.duration_s)}{' of checks' if report.summed else ''}"
 
 
 def wrapped(text: str, width: int, first: str = "  ", others: str = "  ") -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gradcheck_cli.report.concise import CODE, COUNTED, WORD, said_of, totals
-from gradcheck_cli.report.text import ENDLESS, Style, apart, columns, count, linked, name, paint, seconds, table
+from gradcheck_cli.report.text import ENDLESS, Style, apart, columns, count, linked, name, paint, table, took
 from gradcheck_cli.results.record import SEVERITY, Check, Report
 
 
@@ -27,7 +27,7 @@ def document(
     parts = [_counts(groups)] if style.verbosity >= 0 and groups else []
     parts += ["\n".join(_failing(failing[:most], detail, style))]
     parts += [f"... {count(len(failing) - most, 'more model')}: {name(more)}"] if len(failing) > most else []
-    last = f"{totals(report)}" + (f" in {seconds(report.duration_s)}" if report.duration_s else "")
+    last = f"{totals(report)}" + (f" {took(report)}" if report.duration_s else "")
     return "\n\n".join([part for part in parts if part] + [last]) + "\n"
 
 

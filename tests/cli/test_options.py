@@ -108,6 +108,7 @@ ELSEWHERE = {
     "dask": "needs a cluster: tests/cluster/test_commands.py",
     "progress": "is drawn after a second: test_process.py",
     "save_failures": "leaves files: test_bundles.py",
+    "watch": "goes on until Ctrl-C: test_watch.py",
 }
 every_option = pytest.mark.parametrize("each", SAID, ids=[each.name for each in SAID])
 

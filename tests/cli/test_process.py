@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import signal
@@ -46,7 +47,8 @@ def imported(folder: Path, *args: str) -> set[str]:
 
 LIGHT = [
     "", "--help", "--version", "check --help", "inspect -h", "ops -h", "completion bash", "completion zsh",
-    "completion fish", "explain", "explain GC101", "schema result", "schema --help", "chekc x", "--nosuch",
+    "completion fish", "explain", "init -h", "config -h", "explain GC101", "schema result", "schema --help",
+    "chekc x", "--nosuch",
 ]  # fmt: skip
 
 
@@ -71,7 +73,17 @@ def test_an_interrupt_says_so_and_keeps_what_was_printed(folder: Path) -> None:
         "gradcheck: 1\nchecks:\n  - {name: quick, model: mlp.onnx, x: aux_in, y: aux_out}\n"
         "  - {name: slow, model: conv.onnx, x: image, y: c, dims: {N: 64}, mode: full, method: richardson}\n"
     )
-    arguments = ["pair.gradcheck.yaml", "--memory-limit", "64GiB", "-j", "1"]
+    arguments = [
+        "pair.gradcheck.yaml",
+        "--memory-limit",
+        "64GiB",
+        "-j",
+        "1",
+        "--report",
+        "r.json",
+        "--report",
+        "r.html",
+    ]
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=folder,
@@ -87,7 +99,10 @@ def test_an_interrupt_says_so_and_keeps_what_was_printed(folder: Path) -> None:
     out, err = process.communicate(timeout=6000)
     assert shown[0].startswith("quick  opset 17")
     assert out.splitlines()[-1].startswith("1 check: 1 passed in ")
-    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted")
+    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted after 1 of 2 checks")
+    kept = json.loads((folder / "r.json").read_text())
+    assert (kept["exit_code"], [record["check"] for record in kept["checks"]]) == (130, ["quick"])
+    assert "interrupted after 1 of 2 checks" in (folder / "r.html").read_text()
 
 
 @pytest.mark.one_in(9)
@@ -263,8 +278,8 @@ def test_a_process_waits_for_threads_and_functions_at_its_end_and_for_nothing_el
 
 
 def test_a_shell_that_asks_for_words_is_told_nothing_else(tmp_path: Path) -> None:
-    ran = run(cwd=tmp_path, _GRADCHECK_COMPLETE="bash_complete", COMP_WORDS="gradcheck --vers", COMP_CWORD="1")
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "plain,--version\n", "")
+    ran = run(cwd=tmp_path, _GRADCHECK_COMPLETE="bash_complete", COMP_LINE="gradcheck --vers", COMP_WORD="--vers")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "plain\t--version\n", "")
 
 
 def test_a_bug_is_one_line_and_a_file(folder: Path) -> None:
@@ -331,6 +346,22 @@ def test_an_interrupt_that_somebody_swallowed_comes_again_until_it_is_heard() ->
 
 
 TWICE = """
+import signal, sys, time
+from gradcheck_cli.cli import interrupts
+
+interrupts.install()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    interrupts.heard({})
+print("first", flush=True)
+{}
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("heard again", flush=True)
+"""
+INTERRUPTING = """
 import io, signal, sys
 from gradcheck_cli.cli import run
 
@@ -346,8 +377,37 @@ run()
 
 
 @posix
-def test_another_interrupt_while_the_first_is_told_changes_nothing(folder: Path) -> None:
-    ran = subprocess.run([sys.executable, "-c", TWICE], cwd=folder, capture_output=True, text=True, timeout=600)
+@pytest.mark.parametrize("heard, between, code, out, err", [
+    ("", "", 130, "first\n", "interrupted\n"),
+    ("", "interrupts.done(5)", 5, "first\n", ""),
+    ("last=False", "", 0, "first\nheard again\n", ""),
+])  # fmt: skip
+def test_a_second_ctrl_c_ends_at_once(heard: str, between: str, code: int, out: str, err: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", TWICE.format(heard, between)], capture_output=True, text=True, timeout=60
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, out, err)
+
+
+@posix
+@pytest.mark.slow
+@pytest.mark.parametrize("apart", [0.0, 0.02, 0.05, 0.1, 0.2, 0.4])
+def test_two_ctrl_c_leave_no_traceback_whenever_they_come(folder: Path, apart: float) -> None:
+    models.endless(folder / "endless.onnx")
+    for wait in (0.15, 0.4, 1.5):
+        arguments = [*COMMAND, "mlp.onnx", "endless.onnx", "--report", "r.html", "--timeout", "10m"]
+        process = subprocess.Popen(arguments, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(wait)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(apart)
+        _, err = process.communicate(timeout=60)
+        started = wait > 0.3  # before that it is Python that starts, and ends as Python does
+        assert not started or (process.returncode, "Traceback" in err) == (130, False), err
+
+
+def test_another_interrupt_while_the_first_is_told_ends_it(folder: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", INTERRUPTING], cwd=folder, capture_output=True, text=True, timeout=600)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "interrupted\n")
 
 

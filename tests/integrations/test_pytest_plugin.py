@@ -136,3 +136,103 @@ def test_nothing_heavy_is_imported_where_there_is_no_spec(tmp_path: Path) -> Non
     )
     ran = run(tmp_path, "-q", "-p", "no:hypothesispytest")
     assert ran.returncode == 0, ran.stdout
+
+
+# --- models
+
+
+MODELS = "[pytest]\ngradcheck_models = models/*.onnx loose.onnx\n"
+
+
+@pytest.fixture
+def modelled(tmp_path: Path) -> Path:
+    """A folder with models, of which some are collected: one has a side-car with two checks, one cannot be judged."""
+    for folder in ("models/sub", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+    for path in ("models/mlp.onnx", "models/sub/deep.onnx", "other/mlp.onnx", "other/loose.onnx"):
+        models.mlp(tmp_path / path)
+    models.log(tmp_path / "models/log.onnx")
+    (tmp_path / "models/mlp.gradcheck.yaml").write_text(
+        "gradcheck: 1\nchecks:\n  - {name: by input, model: mlp.onnx, x: input, y: loss}\n"
+        "  - {name: by W, model: mlp.onnx, x: W, y: loss}\n"
+    )
+    (tmp_path / "test_plain.py").write_text("def test_plain(): pass\n")
+    (tmp_path / "pytest.ini").write_text(MODELS)
+    return tmp_path
+
+
+COLLECTED = [
+    "models/log.onnx::log.onnx", "models/mlp.onnx::by input", "models/mlp.onnx::by W", "other/loose.onnx::loose.onnx",
+    "test_plain.py::test_plain",
+]  # fmt: skip
+
+
+def collected(folder: Path, *args: str) -> list[str]:
+    """The tests that are found."""
+    return sorted(line for line in run(folder, "-q", "--collect-only", *args).stdout.splitlines() if "::" in line)
+
+
+def test_models_are_collected_where_configured(modelled: Path) -> None:
+    assert collected(modelled) == sorted(COLLECTED)
+    assert collected(modelled, "-k", "W or loose") == ["models/mlp.onnx::by W", "other/loose.onnx::loose.onnx"]
+    assert collected(modelled, "models/log.onnx") == ["models/log.onnx::log.onnx"]
+
+
+def test_no_model_is_collected_unless_it_is_configured(modelled: Path) -> None:
+    (modelled / "pytest.ini").write_text("[pytest]\n")
+    assert collected(modelled) == [
+        "models/mlp.gradcheck.yaml::by W", "models/mlp.gradcheck.yaml::by input", "test_plain.py::test_plain",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patterns, found", [
+    ("**/deep.onnx", ["models/sub/deep.onnx"]),
+    ("models/**/*.onnx", ["models/log.onnx", "models/mlp.onnx", "models/sub/deep.onnx"]),
+    ("*/mlp.onnx", ["models/mlp.onnx", "other/mlp.onnx"]),
+    ("l?g.onnx", ["models/log.onnx"]),
+    ("models/[l]og.onnx", []),
+])  # fmt: skip
+def test_patterns_are_those_of_a_shell(modelled: Path, patterns: str, found: list[str]) -> None:
+    names = collected(modelled, "-o", f"gradcheck_models={patterns}", "models", "other")
+    assert sorted({name.partition("::")[0] for name in names if ".onnx::" in name}) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("args", [(), ("-n", "2")])
+def test_a_model_that_fails_says_so_in_few_lines(modelled: Path, args: tuple[str, ...]) -> None:
+    if args:
+        pytest.importorskip("xdist")
+    ran = run(modelled, "-q", *args)
+    assert (ran.returncode, "1 failed, 4 passed" in ran.stdout) == (1, True), ran.stdout
+    assert "models/log.onnx: d y/d x: INCONCLUSIVE GC302" in ran.stdout
+    assert "Traceback" not in ran.stdout
+    text = ran.stdout.partition("FAILURES")[2].partition("short test summary")[0]
+    assert len(text.splitlines()) < 30
+
+
+@pytest.mark.slow
+def test_only_what_failed_last_is_run_again(modelled: Path) -> None:
+    plugin = [] if INSTALLED else ["-p", "gradcheck_cli.pytest_plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", "--color=no", *plugin]
+    subprocess.run(command, cwd=modelled, capture_output=True, timeout=600)
+    models.mlp(modelled / "models/log.onnx")
+    again = subprocess.run([*command, "--lf"], cwd=modelled, capture_output=True, text=True, timeout=600)
+    assert (again.returncode, again.stdout.splitlines()[-1].startswith("1 passed")) == (0, True), again.stdout
+
+
+@pytest.mark.slow
+def test_a_spec_of_its_own_beside_a_model_stays_a_file_of_tests(modelled: Path) -> None:
+    (modelled / "models/log.gradcheck.yaml").write_text(WRONG)
+    assert [name for name in collected(modelled) if "log" in name] == [
+        "models/log.gradcheck.yaml::square/known", "models/log.gradcheck.yaml::square/wrong",
+        "models/log.gradcheck.yaml::sum/right", "models/log.onnx::log.onnx",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_broken_model_fails_and_stops_no_other(modelled: Path) -> None:
+    (modelled / "models/log.onnx").write_bytes(b"\x08\x07garbage\x1b[2J")
+    ran = run(modelled, "-q")
+    assert (ran.returncode, "1 failed, 4 passed" in ran.stdout, "GC401" in ran.stdout) == (1, True, True), ran.stdout
+    assert "\x1b" not in ran.stdout

@@ -97,7 +97,7 @@ def test_the_same_command_repeats_nothing_and_gives_the_same(zoo: Command):
     before = Path("run/results.jsonl").read_bytes()
     again = zoo("models", "--run", "run", "--output-format", "full", "--report", "r.json")
     assert again[:2] == first[:2]
-    assert again.err == "note: 8 of 8 checks were done before, in run; --rerun all does them again\n"
+    assert again.err == "note: 8 of 8 models were done before, in run; --rerun all does them again\n"
     assert Path("run/results.jsonl").read_bytes() == before
 
 
@@ -127,7 +127,7 @@ def test_the_shards_of_a_run_merged_are_the_run(zoo: Command):
     for index in (1, 2, 3):
         assert zoo("models", "--run", f"part{index}", "--shard", f"{index}/3").code in (0, 1, 3, 4, 5)
     parts = ["part1", "part2", "part3"]
-    assert zoo("merge", *parts, "-o", "merged")[:2] == (0, "merged: 8 checks of 3 runs\n")
+    assert zoo("merge", *parts, "-o", "merged")[:2] == (0, "merged: 8 models of 3 runs\n")
     assert sorted(jobs("merged")) == sorted(jobs("whole"))
 
     def lasting(run: str) -> list[Any]:
@@ -181,7 +181,7 @@ def test_status_tells_how_far_a_run_is(zoo: Command, folder: Path):
     status = zoo("status", ".gradcheck/zoo/models", "--show", "1")
     assert status.code == 0
     assert status.out.startswith(
-        ".gradcheck/zoo/models  interrupted, 7/8 checks\n  models\n  gradcheck ",
+        ".gradcheck/zoo/models  interrupted, 7/8 models\n  models\n  gradcheck ",
     )
     assert "  to go on: gradcheck zoo resume .gradcheck/zoo/models\n" in status.out
     assert "\n... 2 more models: gradcheck zoo status .gradcheck/zoo/models --show 7\n" in status.out
@@ -192,6 +192,45 @@ def test_status_tells_how_far_a_run_is(zoo: Command, folder: Path):
     assert zoo("status").out == (
         "run                    done  failing\n.gradcheck/zoo/models   7/8        3  interrupted\n"
     )
+
+
+def test_counts_and_times_mean_the_same_everywhere(zoo: Command, folder: Path):
+    """The summary, the state for scripts, the reports and the store agree on models, checks and the checks' time."""
+    out = zoo("models", "--run", "run", "--report", "r.json").out
+    found = records("run")
+    told = json.loads(zoo("status", "run", "--output-format", "json").out)
+    models = {record["zoo"]["job"] for record in found}
+    assert told["models"] == told["jobs"] == told["done"] == len(models)
+    kept = json.loads((folder / "r.json").read_text())["checks"]
+    assert told["checks"] == sum(told["statuses"].values()) == len(found) == len(kept)
+    assert told["seconds"] == pytest.approx(sum(record["duration_s"] for record in kept), abs=2e-3)
+    columns = [line.split()[-2:] for line in out.splitlines()[1:7]]
+    assert [sum(int(row[i]) for row in columns) for i in (0, 1)] == [told["models"], told["checks"]]
+    assert out.splitlines()[-1].startswith(f"{told['checks']} checks: ")
+    last = zoo("status", "run").out.splitlines()[-1]
+    assert last == zoo("report", "run").out.splitlines()[-1]
+    assert last == f"{out.splitlines()[-1]} of checks"
+
+
+def test_the_health_of_every_model_is_shown_where_it_is_asked_for(zoo: Command):
+    assert "Health of" not in zoo("models", "--run", "run").out
+    out = zoo("models", "--run", "run", "--health").out
+    assert re.findall(r"^(models/\S+)\nHealth of ", out, re.MULTILINE) == [
+        "models/mlp.onnx", "models/sub/conv.onnx", "models/sub/log.onnx", "models/wrong.gradcheck.yaml::square/wrong",
+        "models/wrong.gradcheck.yaml::square/known", "models/wrong.gradcheck.yaml::sum/right",
+    ]  # fmt: skip
+    assert out.endswith("1 error in TIME\n")
+
+
+def test_what_did_not_pass_is_drawn_where_it_is_asked_for(zoo: Command, folder: Path):
+    pytest.importorskip("matplotlib")
+    ran = zoo("models", "--run", "run", "--plot", "wrong.png")
+    assert [path.name for path in folder.glob("*.png")] == ["wrong.png"]
+    assert (folder / "wrong.png").read_bytes().startswith(b"\x89PNG")
+    assert "note: wrong.png: d loss / d x" in ran.err
+    ran = zoo("models/mlp.onnx", "--run", "other", "--plot", "none.svg")
+    assert (ran.code, (folder / "none.svg").exists()) == (0, False)
+    assert "every check that was compared passed, so --plot none.svg was not written" in ran.err
 
 
 def test_resume_goes_on_from_the_folder_where_it_was_begun(zoo: Command, folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -368,7 +407,7 @@ def test_several_runs_make_one_report(zoo: Command):
     zoo("models/mlp.onnx", "--run", "one")
     zoo("models/lfs.onnx", "--run", "two")
     ran = zoo("report", "one", "two", "--format", "concise", "--gate")
-    assert (ran.code, ran.out.splitlines()[-1]) == (4, "3 checks: 2 passed, 1 error in TIME")
+    assert (ran.code, ran.out.splitlines()[-1]) == (4, "3 checks: 2 passed, 1 error in TIME of checks")
     assert [line.partition(":")[0] for line in ran.out.splitlines()[:-1]] == ["models/mlp.onnx"] * 2 + [
         "models/lfs.onnx"
     ]

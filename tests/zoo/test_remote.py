@@ -243,7 +243,7 @@ def test_models_in_a_bucket_are_checked_as_those_in_a_folder_are(
         (f"{bucket}/mlp.onnx", f"{bucket}/mlp.onnx", 2, 3),
     }
     assert main(["zoo", bucket, "--run", "run", "-k", "not out", "--progress", "off"]) == 0
-    assert "2 of 2 checks were done before" in capsys.readouterr().err
+    assert "2 of 2 models were done before" in capsys.readouterr().err
 
 
 def test_a_bucket_that_is_not_there_is_one_error(bucket: str):

@@ -14,7 +14,7 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli import note
-from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, given_in
+from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, completing, given_in
 from gradcheck_cli.cli.report import PARAMS
 from gradcheck_cli.cli.report import run as show_results
 from gradcheck_cli.cli.reproduce import quoted
@@ -27,8 +27,11 @@ from gradcheck_cli.results import many
 from gradcheck_cli.results.record import OUTCOMES
 from gradcheck_cli.zoo.store import About, differing, holder, is_run, merged, no_run, read_about
 
-RUN = click.RichArgument(["folder"], metavar="[RUN]", required=False, type=click.Path())
-RUNS = click.RichArgument(["results"], metavar="RUN...", nargs=-1, required=True, type=click.Path())
+_RUNS = completing("runs")
+RUN = click.RichArgument(["folder"], metavar="[RUN]", required=False, type=click.Path(), shell_complete=_RUNS)
+RUNS = click.RichArgument(
+    ["results"], metavar="RUN...", nargs=-1, required=True, type=click.Path(), shell_complete=_RUNS
+)
 
 
 @click.command("report", params=[RUNS, *PARAMS])
@@ -46,15 +49,15 @@ def report(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> i
 
 
 @click.command("merge")
-@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path())
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(), shell_complete=_RUNS)
 @click.option("-o", "--output", "target", metavar="RUN", required=True, type=click.Path(), help="The new run.")
 def merge(folders: tuple[str, ...], target: str) -> int:
-    """Put runs together, such as the shards of one, in a new folder; each check once, the last RUN's if several have it."""
+    """Put runs together, such as the shards of one, in a new folder; each model once, the last RUN's if several have it."""
     runs = [Path(folder) for folder in folders]
     if difference := differing(runs):
         note(difference)
     about = merged(runs, Path(target))
-    sys.stdout.write(harmless(f"{name(target)}: {count(len(about.jobs), 'check')} of {count(len(runs), 'run')}\n"))
+    sys.stdout.write(harmless(f"{name(target)}: {count(len(about.jobs), 'model')} of {count(len(runs), 'run')}\n"))
     return 0
 
 
@@ -62,7 +65,9 @@ def merge(folders: tuple[str, ...], target: str) -> int:
 def status(folder: str | None, **options: Any) -> int:
     """Show how far a run is and what it has found, now or after it; without RUN, the runs in .gradcheck/zoo.
 
-    It exits with 0, whatever was found.
+    Counts and times are those of `gradcheck zoo`: of the JSON, `models` (or `jobs`), `done` and `failing` count models,
+    `checks` and `statuses` count checks, and `seconds` are those that the checks took.  It exits with 0, whatever was
+    found.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if folder is None:
@@ -108,6 +113,7 @@ class RunState:
             "run": str(self.folder), "state": self.state, "sources": list(self.about.sources), "shard": self.about.shard,
             "version": self.about.version, "created": self.about.created, "jobs": len(self.about.jobs),
             "done": len(self.found.lines), "failing": self.failing, "exit_code": report.exit_code,
+            "models": len(self.about.jobs), "checks": len(self.found.outcomes), "seconds": round(self.found.seconds, 3),
             "statuses": dict(sorted(Counter(check.status for check in self.found.outcomes).items())),
         }  # fmt: skip
 
@@ -123,7 +129,7 @@ def _show_run(folder: str, options: Mapping[str, Any]) -> None:
     shard = f"shard {run.about.shard} of " if run.about.shard else ""
     again = f"  to go on: gradcheck zoo resume {quoted(folder)}\n" if run.state == "interrupted" else ""
     results.output.put(
-        f"{name(folder)}  {state}, {run.progress} checks\n"
+        f"{name(folder)}  {state}, {run.progress} models\n"
         + "\n".join(
             wrapped(f"{name(shard)}{name(' '.join(run.about.sources))}", results.output.style.width, "  ", "    ")
         )

@@ -10,18 +10,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gradcheck_cli.cli import note
+from gradcheck_cli.cli import note, say
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.reproduce import quoted
+from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.report.concise import forward_reason, outcome, subject
+from gradcheck_cli.report.health import health_tables
 from gradcheck_cli.report.text import count, name
 from gradcheck_cli.report.zoo_summary import Group, document, worst
 from gradcheck_cli.results import check_from_json, many
 from gradcheck_cli.results.record import Check, Kept, Report
 from gradcheck_cli.zoo.store import Line, finished, read_about, whole
 
-_OF_ONE_MODEL = ("show", "plot", "heatmap")
+_OF_ONE_MODEL = ("show", "heatmap")
 _LINES_ELSEWHERE, _LINES_OF_MORE, _LINES_EACH = 40, 14, 2
 
 
@@ -37,35 +39,64 @@ class Results:
         """Writes reports, prints the results, and gives the exit code."""
         found = self.write(jobs, duration)
         self.show(found, duration)
+        self._draw(found)
         for each in self.baseline.notes():
             note(each)
         return found.report(gates_of(self.options), duration).exit_code
 
-    @many()
     def write(self, jobs: Iterable[str] | None, duration: float = 0.0) -> FinishedJobs:
         """Writes reports, and gives the jobs in them."""
         found = FinishedJobs(self.folder, jobs, self.baseline, bool(self.options.get("shard")))
-        if self.output.writes:
-            report = found.report(gates_of(self.options), duration)
-            self.output.write_reports(found.full(report, pictured=self.output.pictures != "none"))
+        self._write(found, found.report(gates_of(self.options), duration))
         return found
 
-    def interrupted(self, jobs: Iterable[str], duration: float) -> None:
-        """Prints the results so far, and the command to resume the run."""
+    @many()
+    def _write(self, found: FinishedJobs, report: Report) -> None:
+        if self.output.writes:
+            self.output.write_reports(found.full(report, pictured=self.output.pictures != "none"))
+
+    def interrupted(self, jobs: Sequence[str], duration: float) -> str:
+        """Shows and writes the results so far, and says how to resume the run; gives the sentence on how far it came."""
         found = FinishedJobs(self.folder, jobs, self.baseline)
+        text = f"interrupted after {len(found.lines)} of {count(len(jobs), 'model')}"
+        try:
+            self._write(found, replace(found.report(gates_of(self.options), duration), notes=(text,), interrupted=True))
+        except GradcheckError as error:
+            say(error)
         if self.output.for_people and found.lines:
             self.show(found, duration)
-        note(f"{count(len(found.lines), 'check')} done; to go on: gradcheck zoo resume {quoted(str(self.folder))}")
+        note(f"to go on: gradcheck zoo resume {quoted(str(self.folder))}")
+        return text
+
+    @many()
+    def _draw(self, found: FinishedJobs) -> None:
+        """Draws the checks that did not pass, whose pictures are kept, where --plot asks for it."""
+        if not self.output.plot:
+            return
+        for check in found.full(found.report(gates_of(self.options), 0.0), pictured=True).wrong:
+            self.output.draw((check,))
+        if not self.output.drawn:
+            note(f"every check that was compared passed, so --plot {self.output.plot} was not written")
 
     @many()
     def show(self, found: FinishedJobs, duration: float = 0.0) -> None:
         """Prints results to stdout."""
         report = found.report(gates_of(self.options), duration)
+        if not duration:  # of a run that is looked at
+            report = replace(report, duration_s=found.seconds, summed=True)
         if self.output.format.name != "full":
             self.output.whole(found.full(report))
             return
+        if self.output.style.health:
+            for group in found.groups:
+                self.output.put(self._health(group.name, found.checks(group.name)))
         more = f"gradcheck zoo status {quoted(str(self.folder))} --show {len(found.lines)}"
         self.output.put(document(found.groups, report, found.detail, self.output.style, self._most, more))
+
+    def _health(self, job: str, checks: Sequence[Check]) -> str:
+        """The health of the gradients of one model, below its name; nothing where it has none."""
+        lines = [*health_tables(checks, self.output.style)]
+        return "\n".join([name(job), *lines]) + "\n\n" if lines else ""
 
     @property
     def _most(self) -> int:
@@ -106,6 +137,11 @@ class FinishedJobs:
         """All records, reduced to their outcomes."""
         return [check for group in self.groups for check in group.checks]
 
+    @property
+    def seconds(self) -> float:
+        """The seconds that all checks took, added up: several may have run at once."""
+        return sum(check.duration_s for check in self.outcomes)
+
     def report(self, fail_on: tuple[str, ...], duration: float) -> Report:
         """A report of all outcomes."""
         return Report(self.outcomes, (), duration, fail_on, self.shard)
@@ -126,6 +162,11 @@ class FinishedJobs:
                 yield check_from_json(record)
 
         return Kept([line.check for line in lines], read).changed(self.baseline.judged)
+
+    def checks(self, job: str) -> list[Check]:
+        """The complete records of a job, without pictures."""
+        records = whole(self.folder, self.lines[job])
+        return [check_from_json({k: v for k, v in record.items() if k != "picture"}) for record in records]
 
     def detail(self, job: str) -> str:
         """The worst record of a job, on one line."""

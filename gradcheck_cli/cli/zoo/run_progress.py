@@ -143,4 +143,4 @@ def _outcome(records: Sequence[Mapping[str, Any]]) -> str:
     took, decides = seconds(sum(check.duration_s for check in checks)), worst(checks)
     file, check = decides.model.uri, decides.check
     label = check if f"{check}::".startswith(f"{file}::") else f"{file}::{check}"
-    return f"{shown(verdict(decides))} {shown(label)}, {count(len(checks), 'check')} in {took}"
+    return f"{shown(verdict(decides))} {shown(label)}, {count(len(checks), 'check')} in {took} of checks"

@@ -136,8 +136,7 @@ class ZooRun:
                     self._run_engine(chain([first], waiting))
         except KeyboardInterrupt:
             interrupts.heard()
-            self.results.interrupted(jobs, time.monotonic() - began)
-            raise
+            raise KeyboardInterrupt(self.results.interrupted(jobs, time.monotonic() - began)) from None
         if self.results.output.style.verbosity >= 0:
             self._say_where(len(jobs))
         return self.results.end(jobs, time.monotonic() - began)
@@ -146,7 +145,7 @@ class ZooRun:
         """Prints the folder of the results, and a command that uses it."""
         folder = quoted(str(self.store.folder))
         if self.progress.kept:
-            kept = f"{self.progress.kept} of {count(jobs, 'check')} were done before"
+            kept = f"{self.progress.kept} of {count(jobs, 'model')} were done before"
             note(f"{kept}, in {folder}; --rerun all does them again")
         elif self.results.output.for_people:
             note(f"results are kept in {folder}: gradcheck zoo report {folder} -o zoo.html")

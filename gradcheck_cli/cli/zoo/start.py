@@ -11,7 +11,16 @@ from typing import Any
 
 import rich_click as click
 
-from gradcheck_cli.cli.options import SCHEDULER_ADDRESS, SETTINGS, OneOf, Parsed, TypedCommand, given_in, options_of
+from gradcheck_cli.cli.options import (
+    SCHEDULER_ADDRESS,
+    SETTINGS,
+    OneOf,
+    Parsed,
+    TypedCommand,
+    completing,
+    given_in,
+    options_of,
+)
 from gradcheck_cli.errors import UsageError
 
 HOME = os.path.join(".gradcheck", "zoo")
@@ -73,7 +82,7 @@ RUN_OPTIONS: list[click.Parameter] = [
     SHOW,
 ]
 SOURCES = click.RichArgument(["sources"], nargs=-1, required=True, metavar="SRC...", type=click.Path())
-RUN = click.RichArgument(["folder"], metavar="RUN", type=click.Path())
+RUN = click.RichArgument(["folder"], metavar="RUN", type=click.Path(), shell_complete=completing("runs"))
 OF_RESUME = [RUN, RERUN, ENGINE, DASK, ALLOW_LOCAL, SHOW, *options_of("resume")]
 
 

@@ -207,7 +207,11 @@ def of_run(report: Report, models: Sequence[PagedModel]) -> Iterator[Fact]:
     yield "Points and seed", _shares([f"{count(c.points, 'point')}, seed {c.seed}" for c in checks])
     yield "Tolerance", _shares([f"rtol {c.rtol:g}, atol {c.atol:g}" for c in checks if c.entries])
     yield "Fails the run", ", ".join(report.fail_on) or "nothing (--exit-zero)"
-    yield "Duration", seconds(report.duration_s or sum(c.duration_s for c in checks))
+    summed = report.summed or not report.duration_s
+    yield (
+        "Time of all checks" if summed else "Duration",
+        seconds(report.duration_s or sum(c.duration_s for c in checks)),
+    )
     yield "Peak memory", f"{max((c.peak_rss_mb for c in checks), default=0.0):,.0f} MB"
     yield "Versions", _shares([", ".join(f"{k} {v}" for k, v in c.versions.items()) for c in checks if c.versions])
 
