@@ -23,6 +23,7 @@ from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Loose, NodePlace, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.inner import FileOps
+from gradcheck_cli.export.metadata import settling, sizing, unchanged
 from gradcheck_cli.export.runs import AlignedRuns, Names, TapeRun, aligned, needed
 from gradcheck_cli.export.size_formulas import formula
 from gradcheck_cli.formats.onnx.write import declared_type
@@ -368,7 +369,8 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
     fed: list[dict[str, Array]] = []
     given: Mapping[str, tuple[str, ...]] = {}
     done: list[Mapping[str, int]] = []
-    sizing: dict[str, list[Array]] = {}
+    sizes_by: dict[str, list[Array]] = {}
+    modes_by: dict[str, list[Array]] = {}
     known_to_vary = {*feeds, *(count.name for count in found.counted)}
     for sizes, tape in _tapes(model, outputs, settings, ops, found):
         done.append(sizes)
@@ -376,15 +378,17 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
         if not runs:
             passing = frozenset(known.get(n, n) for n in _passing(model, tape, outputs, known_to_vary))
             given = dict(_statistics(model, tape))
-            sizing = {n: [] for n in _sizing(model, tape, outputs, known_to_vary)}
-        for name, values in sizing.items():
+            sizes_by = {n: [] for n in sizing(model, tape, outputs, known_to_vary)}
+            modes_by = {n: [] for n in settling(model, tape, known_to_vary)}
+        for name, values in (*sizes_by.items(), *modes_by.items()):
             values.append(tape.values[name])
         fed.append({n: tape.values[n] for n in _fed(tape, feeds)})
         runs.append(TapeRun.of(tape, outputs))
         names.append(known)
-    stuck = [n for n, values in sizing.items() if all(np.array_equal(v, values[0]) for v in values)]
-    if stuck and len(done) > 1:
+    if (stuck := unchanged(sizes_by)) and len(done) > 1:
         raise Untried(str(to_fix("shapes follow from values that were the same in all runs", stuck)))
+    if stuck := unchanged(modes_by):
+        raise Untried(str(to_fix("what an operator does follows from values that were the same in all runs", stuck)))
     found = replace(found, runs=tuple(done))
     seeds = tuple(seed.name for request in model.requests_for(outputs) for seed in request.seeds if seed.open)
     result = aligned(runs, names, FreshNames({*model.graph.tensors, *outputs, *seeds}), partial(refused, found=found))
@@ -506,16 +510,6 @@ def _agreeing(model: Model, result: AlignedRuns, found: Trials, passing: Collect
     shapes = {n: result.shapes.get(n, ()) for n in model.graph.tensors if n in passing}
     agree = (n for n, axes in shapes.items() if axes and all(len({*each}) == 1 or each in known for each in axes))
     return next(agree, "")
-
-
-def _sizing(model: Model, tape: Tape, outputs: Sequence[str], fixed: Collection[str]) -> Iterator[str]:
-    """Inputs of several integers on whose values the shapes of tensors behind them depend."""
-    read = {n for step in needed(tape, [tape.named[name].name for name in outputs]) for n in step.node.reads}
-    for name in model.graph.free_inputs:
-        like = tape.values.get(name) if name not in fixed else None
-        several = like is not None and like.dtype.kind in "iu" and like.size > 1
-        if several and not read.isdisjoint(Dependence.on([name], tape, model.graph).shapes):
-            yield name
 
 
 def _fleeting(model: Model, tape: Tape, inputs: Iterable[str], what: str, name: str) -> UnsupportedError:

@@ -24,7 +24,11 @@ Feeds = dict[str, Any]
 CASES: dict[str, tuple[str, list[Feeds]]] = {}
 RNG = np.random.default_rng(0)
 CUBIC = "q = Mul(y, y) z = Mul(q, y) zz = Add(q, z) loss = ReduceSum<keepdims=0>(zz)"
+SAME = "what an operator does follows from values that were the same in all runs"
 REFUSED = {
+    "axis by input": SAME,
+    "axes by input": SAME,
+    "mode by input": SAME,
     "expand by input": "shapes follow from values that were the same in all runs",
     "reshape input": "shapes follow from values that were the same in all runs",
     "pad input": "follows? from values",
@@ -199,6 +203,24 @@ add(
     "(double[N] x, int64[1] b)",
     "a = Constant<value_ints=[0]>() y = Slice(x,a,b)",
     *[{"x": r(5), "b": ints(k)} for k in (0, 2, 5, 9)],
+)
+add(
+    "axis by input",
+    "(double[2,3] x, int64 a)",
+    "y = CumSum(x,a)",
+    *[{"x": r(2, 3), "a": np.int64(a)} for a in (0, 1, -1)],
+)
+add(
+    "axes by input",
+    "(double[2,2] x, int64[1] a)",
+    "s = ReduceL2<keepdims=0>(x,a) y = Sin(s)",
+    *[{"x": r(2, 2), "a": ints(a)} for a in (0, 1, -1)],
+)
+add(
+    "mode by input",
+    "(double[4] x, bool t)",
+    "p = Constant<value_float=0.5>() y = Dropout(x,p,t)",
+    *[{"x": r(4), "t": np.bool_(t)} for t in (False,)],
 )
 add(
     "slice starts",
