@@ -59,5 +59,5 @@ def _valued(model: Model, tape: Tape, name: str) -> Collection[str]:
 
 
 def unchanged(found: Mapping[str, Sequence[Array]]) -> list[str]:
-    """Those of which all values are equal."""
+    """The names whose values are all equal."""
     return [n for n, values in found.items() if all(np.array_equal(v, values[0]) for v in values)]

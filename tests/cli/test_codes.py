@@ -160,7 +160,7 @@ def test_a_zoo_keeps_all_findings_and_chooses_when_it_shows_them(gradcheck: Comm
     ran = gradcheck("zoo", "log.onnx", "unknown.onnx", "--run", "run", "--ignore", "GC3")
     assert (ran.code, "1 unsupported, 1 ignored by --ignore" in ran.out) == (5, True)
     again = gradcheck("zoo", "log.onnx", "unknown.onnx", "--run", "run")
-    assert (again.code, "2 of 2 checks were done before" in again.err) == (5, True)
+    assert (again.code, "2 of 2 models were done before" in again.err) == (5, True)
     assert gradcheck("zoo", "report", "run", "--ignore", "GC3,GC5").code == 0
     resumed = gradcheck("zoo", "resume", "run", "--ignore", "GC3,GC5")
     assert (resumed.code, "2 ignored by --ignore" in resumed.out) == (0, True)

@@ -38,7 +38,7 @@ checks:
 def results(gradcheck: Command, *args: str) -> tuple[int, list[dict[str, Any]]]:
     """Exit code and records of a check, but for names and times."""
     ran = gradcheck(*args, "--output-format", "json")
-    other = {"id", "check", "reproduce", "duration_s", "peak_rss_mb", "forward"}
+    other = {"id", "check", "reproduce", "duration_s", "peak_rss_mb", "forward", "place"}
     return ran.code, [{k: v for k, v in record.items() if k not in other} for record in json.loads(ran.out)["checks"]]
 
 

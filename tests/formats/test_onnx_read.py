@@ -170,6 +170,7 @@ def test_sparse_constants_become_dense(linear: bool) -> None:
 def test_sparse_indices_outside_the_shape_are_refused(indices: list[int], dims: list[int]) -> None:
     values = numpy_helper.from_array(np.array([7.0]), "w")
     proto = initialized(values)
+    del proto.graph.initializer[:]
     proto.graph.sparse_initializer.append(onnx.SparseTensorProto(values=values, dims=dims))
     proto.graph.sparse_initializer[0].indices.CopyFrom(numpy_helper.from_array(np.array(indices)))
     with pytest.raises(ModelError, match=r"'w': the indices do not fit the shape \[2, 3\]"):
@@ -179,6 +180,7 @@ def test_sparse_indices_outside_the_shape_are_refused(indices: list[int], dims: 
 def test_a_sparse_tensor_that_would_fill_memory_is_refused() -> None:
     values = numpy_helper.from_array(np.array([7.0]), "w")
     proto = initialized(values)
+    del proto.graph.initializer[:]
     proto.graph.sparse_initializer.append(onnx.SparseTensorProto(values=values, dims=[1 << 20, 1 << 20]))
     proto.graph.sparse_initializer[0].indices.CopyFrom(numpy_helper.from_array(np.array([0])))
     with pytest.raises(LimitError, match="more than 1 GiB"):

@@ -152,7 +152,7 @@ def test_a_shard_without_models_is_an_empty_run_that_is_merged_as_any(zoo: Comma
     assert zoo("resume", "part9").code == 0
     assert zoo("merge", *(f"part{index}" for index in range(9, 0, -1)), "-o", "merged").code == 0
     assert {*jobs("merged")} == {"models/mlp.onnx", "models/sub/conv.onnx"}
-    assert zoo("merge", "part8", "part9", "-o", "nothing")[:2] == (0, "nothing: 0 checks of 2 runs\n")
+    assert zoo("merge", "part8", "part9", "-o", "nothing")[:2] == (0, "nothing: 0 models of 2 runs\n")
     assert zoo("models/mlp.onnx", "-k", "conv", "--shard", "1/1").code == 7
 
 
