@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +103,7 @@ def board(scores: tuple[Path, ...], output: Path | None) -> int:
     return 0
 
 
-def _progress(total: int) -> object:
+def _progress(total: int) -> Callable[[Answer], None]:
     """A function that counts answers on stderr, if that is a terminal."""
     count = 0
 
@@ -123,7 +124,7 @@ def _print(score: Score) -> None:
         if number := score.count(status):
             click.echo(f"{number:6}  {status:8} {meaning}")
     for status in ("wrong", "forward", "crashed"):
-        for operator, answer in score.smallest(status).items():  # type: ignore[arg-type]
+        for operator, answer in score.smallest(status).items():
             click.echo(f"\n{status}  {shown(operator)}  {shown(answer.case)}\n       {shown(answer.message)}")
 
 

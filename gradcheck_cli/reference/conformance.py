@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from msgspec import Struct
 
-from gradcheck_cli.errors import UsageError
+from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.reference import engines
 from gradcheck_cli.reference.lattice import drafts
@@ -93,15 +93,15 @@ class Score(Struct, frozen=True):
 
 
 def write(root: Path, told: Callable[[str, str], None], only: Sequence[str] = ()) -> int:
-    """Writes all cases, or those of some operators; returns their number.  `told` gets each name, and why it was dropped."""
+    """Writes all cases, or those of some operators; returns their number.  `told` gets each name, and why it makes none."""
     count = 0
     for draft in (*drafts(), *onnx_drafts()):
         if only and draft.operator not in only:
             continue
         try:
             case_of(draft, confirmed).write(root)
-        except Dropped as reason:
-            told(draft.name, str(reason))
+        except (Dropped, GradcheckError) as reason:
+            told(draft.name, str(reason) if isinstance(reason, Dropped) else f"it does not run: {reason}")
             continue
         told(draft.name, "")
         count += 1
@@ -121,7 +121,9 @@ def cases_in(root: Path) -> list[Path]:
     return found
 
 
-def run(name: str, folders: Sequence[Path], python: str, told: Callable[[Answer], None], patience: float = PATIENCE) -> Score:
+def run(
+    name: str, folders: Sequence[Path], python: str, told: Callable[[Answer], None], patience: float = PATIENCE
+) -> Score:
     """The score of an engine that `python` can import."""
     answers = []
     with tempfile.TemporaryDirectory(prefix="gradcheck-") as out:
@@ -222,7 +224,9 @@ def judged(folder: Path, said: Mapping[str, Any] | None, out: Path) -> Answer:
     wrong = _forward_differs(engines.tensors(folder, "output", (o.name for o in graph.output)), outputs)
     message = f"output {wrong!r} differs" if wrong else f"gradient of {x!r}: {pattern}"
     status: Status = "forward" if wrong else "wrong"
-    return msgspec.structs.replace(answer, status=status, message=message, x=x, error=min(error, 1e300), pattern=pattern)
+    return msgspec.structs.replace(
+        answer, status=status, message=message, x=x, error=min(error, 1e300), pattern=pattern
+    )
 
 
 def _worst(x: str, given: Array | None, wanted: Array, bound: float) -> tuple[str, float, str]:
@@ -259,7 +263,9 @@ def _forward_differs(wanted: Mapping[str, Array], given: Mapping[str, Array]) ->
         if name not in given or value.dtype.kind != "f":
             continue
         scale = 1e-3 * max(float(np.max(np.abs(value), initial=0.0)), 1e-3)
-        same = given[name].shape == value.shape and np.allclose(given[name], value, rtol=1e-3, atol=scale, equal_nan=True)
+        same = given[name].shape == value.shape and np.allclose(
+            given[name], value, rtol=1e-3, atol=scale, equal_nan=True
+        )
         if not same:
             return name
     return ""
@@ -286,7 +292,9 @@ def publish(scores: Sequence[Score], path: Path) -> None:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError:
         raise UsageError("a scoreboard needs jinja2: python -m pip install 'gradcheck-cli[report]'") from None
-    pages = Environment(loader=PackageLoader("gradcheck_cli.reference", "."), autoescape=True, undefined=StrictUndefined)
+    pages = Environment(
+        loader=PackageLoader("gradcheck_cli.reference", "."), autoescape=True, undefined=StrictUndefined
+    )
     engine_names, rows = table(scores)
     faults = [(s.engine, sorted((a for status in _FAULTS for a in s.smallest(status).values()),
                                 key=lambda a: (a.operator, a.case))) for s in scores]  # fmt: skip

@@ -40,7 +40,7 @@ class Engine(Protocol):
 
 
 class Torch:
-    """PyTorch's gradients of a module that a converter makes; weights that it takes as constants alone are not asked for."""
+    """PyTorch's gradients of a module from a converter; weights that it takes as constants alone are not asked for."""
 
     name = "torch"
 
@@ -68,7 +68,9 @@ class Torch:
         made = made if isinstance(made, (tuple, list)) else [made]
         outputs = dict(zip([o.name for o in self.proto.graph.output], made, strict=False))
         values = {n: v.detach().numpy() for n, v in outputs.items()}
-        pairs = [(outputs[y], torch.from_numpy(np.array(ct))) for y, ct in cotangents.items() if outputs[y].requires_grad]
+        pairs = [
+            (outputs[y], torch.from_numpy(np.array(ct))) for y, ct in cotangents.items() if outputs[y].requires_grad
+        ]
         if not pairs:
             return values, dict.fromkeys(xs)
         ys, cts = zip(*pairs, strict=True)
@@ -262,14 +264,14 @@ ENGINES: dict[str, type[Any]] = {
 def engine(name: str) -> Engine:
     """An engine of the table, or one of a file: `path.py:Class`."""
     if name in ENGINES:
-        return ENGINES[name]()  # type: ignore[no-any-return]
+        return ENGINES[name]()
     path, _, kind = name.rpartition(":")
     spec = importlib.util.spec_from_file_location("adapter", path)
     if spec is None or spec.loader is None:
         raise SystemExit(f"there is no engine {name!r}; known are {', '.join(ENGINES)}, or path.py:Class")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return getattr(module, kind)()  # type: ignore[no-any-return]
+    return getattr(module, kind)()
 
 
 def tensors(folder: Path, kind: str, names: Iterable[str]) -> Arrays:
