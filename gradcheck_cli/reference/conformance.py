@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from msgspec import Struct
 
-from gradcheck_cli.errors import GradcheckError, UsageError
+from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean
 from gradcheck_cli.graph import Array
 from gradcheck_cli.reference import engines
 from gradcheck_cli.reference.lattice import drafts
@@ -113,12 +113,23 @@ def operator_of(folder: Path) -> str:
     return str(json.loads((folder / "case.json").read_text())["operator"])
 
 
-def cases_in(root: Path) -> list[Path]:
-    """The folders of cases; UsageError where there are none."""
+def cases_in(root: Path, only: Sequence[str] = ()) -> list[Path]:
+    """The folders of cases, or those of some operators; UsageError where there are none."""
     found = sorted(path.parent for path in root.glob("*/case.json"))
     if not found:
         raise UsageError(f"{root} holds no cases. Write them: gradcheck conformance write {root}")
-    return found
+    chosen = [folder for folder in found if not only or operator_of(folder) in only]
+    if not chosen:
+        raise UsageError(f"{root} has no case of {', '.join(only)}.{did_you_mean(only[0], {*map(operator_of, found)})}")
+    return chosen
+
+
+def require(names: Iterable[str]) -> None:
+    """UsageError for a name of which there is no draft."""
+    known = {draft.operator for draft in (*drafts(), *onnx_drafts())} if names else set()
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there are models of no operator {name!r}.{did_you_mean(name, known)}")
 
 
 def run(
