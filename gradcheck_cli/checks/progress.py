@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gradcheck_cli.errors import harmless, shown
 
@@ -193,8 +193,9 @@ class NotebookBar:
     """A bar below a notebook's cell, made of HTML alone, so that no extension has to be installed."""
 
     def __init__(self) -> None:
-        from IPython.display import display
+        import IPython.display
 
+        display: Any = IPython.display.display
         self._shown = display(_shown_as("", ""), raw=True, display_id=True)
 
     def draw(self, title: str, share: float, part: str) -> None:

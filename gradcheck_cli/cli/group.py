@@ -21,7 +21,19 @@ class Commands(click.RichGroup):
     homes: ClassVar[Mapping[str, str]] = {  # command -> module:name in it
         **{
             name: f"{name}:command"
-            for name in ("check", "zoo", "grad", "step", "diff", "inspect", "init", "config", "reproduce", "report")
+            for name in (
+                "check",
+                "zoo",
+                "grad",
+                "step",
+                "diff",
+                "inspect",
+                "init",
+                "config",
+                "reproduce",
+                "report",
+                "conformance",
+            )
         },
         **{name: f"lookup:{name}" for name in ("ops", "explain", "schema", "completion")},
     }

@@ -22,8 +22,7 @@ from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Loose, NodePlace, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
-from gradcheck_cli.export.inner import FileOps
-from gradcheck_cli.export.metadata import settling, sizing, unchanged
+from gradcheck_cli.export.inner import FileOps, settling, sizing, unchanged
 from gradcheck_cli.export.runs import AlignedRuns, Names, TapeRun, aligned, needed
 from gradcheck_cli.export.size_formulas import formula
 from gradcheck_cli.formats.onnx.write import declared_type
@@ -378,8 +377,8 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
         if not runs:
             passing = frozenset(known.get(n, n) for n in _passing(model, tape, outputs, known_to_vary))
             given = dict(_statistics(model, tape))
-            sizes_by = {n: [] for n in sizing(model, tape, outputs, known_to_vary)}
-            modes_by = {n: [] for n in settling(model, tape, known_to_vary)}
+            sizes_by = {n: [] for n in sizing(model.graph, tape, outputs, known_to_vary)}
+            modes_by = {n: [] for n in settling(model.graph, tape, known_to_vary)}
         for name, values in (*sizes_by.items(), *modes_by.items()):
             values.append(tape.values[name])
         fed.append({n: tape.values[n] for n in _fed(tape, feeds)})

@@ -1,0 +1,151 @@
+"""`gradcheck conformance`: the cases, an engine held against them, and the scoreboard of several."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rich_click as click
+from rich.console import Console
+from rich.table import Table
+
+from gradcheck_cli.cli.options import TEXT_OR_JSON
+from gradcheck_cli.errors import shown
+
+if TYPE_CHECKING:
+    from gradcheck_cli.reference.scores import Answer, Score
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_DOTS = 50  # cases of a line of progress
+
+
+@click.group("conformance", options_metavar="", subcommand_metavar="write | run | board")
+def command() -> None:
+    """Hold an engine that differentiates ONNX models against reference gradients.
+
+    `gradcheck conformance write cases/` writes the cases, `gradcheck conformance run --engine NAME cases/` runs an engine
+    on them, `gradcheck conformance board *.json -o board.html` shows several side by side.
+    """
+
+
+@command.command("write")
+@click.argument("folder", type=_FOLDER)
+@click.option("--only", multiple=True, metavar="OP", help="Cases of this operator alone; may be given several times.")
+@click.option("-v", "--verbose", is_flag=True, help="Say which models make no case, and why.")
+def write(folder: Path, only: tuple[str, ...], verbose: bool) -> int:
+    """Write the cases, each a folder in the layout of ONNX's backend tests, with gradients beside inputs and outputs.
+
+    The same cases come out each time; a few minutes and some 30 MB for all.
+    """
+    from gradcheck_cli.reference import scores as scores_of
+
+    scores_of.require(only)
+    reasons: Counter[str] = Counter()
+
+    def told(name: str, dropped: str) -> None:
+        reasons[dropped.partition(":")[0]] += 1
+        if dropped and verbose:
+            click.echo(f"{shown(name)}: {shown(dropped)}", err=True)
+
+    count = scores_of.write(folder, told, only)
+    click.echo(f"{count} cases in {shown(str(folder))}")
+    for reason, number in reasons.most_common():
+        if reason:
+            click.echo(f"{number} models make none: {reason}")
+    return 0 if count else 7
+
+
+@command.command("run")
+@click.argument("folder", type=_FOLDER)
+@click.option("--engine", required=True, metavar="NAME", help="An engine that is known, or path.py:Class.")
+@click.option("--python", default=sys.executable, metavar="FILE", show_default="this one",
+              help="The interpreter in whose environment the engine is installed.")  # fmt: skip
+@click.option("--only", multiple=True, metavar="OP", help="Cases of this operator alone; may be given several times.")
+@click.option("--case-timeout", default=60.0, show_default=True, metavar="SECONDS", help="What a case may take.")
+@click.option("-o", "--output", type=_FILE, help="Write the score as JSON.")
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 where gradients are wrong, too.")
+@click.option(*TEXT_OR_JSON.opts, type=TEXT_OR_JSON.type, default="full", help=TEXT_OR_JSON.help)
+def run(
+    folder: Path, engine: str, python: str, only: tuple[str, ...], case_timeout: float, output: Path | None,
+    exit_zero: bool, output_format: str,
+) -> int:  # fmt: skip
+    """Run an engine on all cases: exit code 1 if a gradient is wrong."""
+    from gradcheck_cli.reference import scores as scores_of
+
+    found = scores_of.cases_in(folder, only)
+    score = scores_of.run(engine, found, python, _progress(len(found)), case_timeout)
+    if output is not None:
+        score.write(output)
+    if output_format == "json":
+        click.echo(json.dumps(scores_of.plain(score), indent=2))
+    else:
+        _print(score)
+    return 0 if exit_zero or not score.count("wrong") else 1
+
+
+@command.command("board")
+@click.argument("scores", nargs=-1, required=True, type=_FILE)
+@click.option("-o", "--output", type=_FILE, help="Write a page, or a badge of the first score: .html or .svg.")
+def board(scores: tuple[Path, ...], output: Path | None) -> int:
+    """Show scores side by side: operators by engines."""
+    from gradcheck_cli.reference import scores as scores_of
+
+    read = [scores_of.Score.read(path) for path in scores]
+    if output is None:
+        _print_board(read)
+    else:
+        scores_of.publish(read, output)
+        click.echo(f"wrote {shown(str(output))}", err=True)
+    return 0
+
+
+def _progress(total: int) -> Callable[[Answer], None]:
+    """A function that counts answers on stderr, if that is a terminal."""
+    count = 0
+
+    def told(answer: Answer) -> None:
+        nonlocal count
+        count += 1
+        if sys.stderr.isatty() and (count % _DOTS == 0 or count == total):
+            sys.stderr.write(f"\r{count}/{total} cases" + ("\n" if count == total else ""))
+
+    return told
+
+
+def _print(score: Score) -> None:
+    """The counts, then the smallest wrong case of each operator."""
+    from gradcheck_cli.reference.scores import STATUSES
+
+    for status, meaning in STATUSES.items():
+        if number := score.count(status):
+            click.echo(f"{number:6}  {status:8} {meaning}")
+    for status in ("wrong", "forward", "crashed"):
+        for operator, answer in score.smallest(status).items():
+            click.echo(f"\n{status}  {shown(operator)}  {shown(answer.case)}\n       {shown(answer.message)}")
+
+
+def _print_board(scores: list[Score]) -> None:
+    """A row for each operator at which some engine is wrong, then the sums."""
+    from gradcheck_cli.reference.scores import table
+
+    names, rows = table(scores)
+    shownrows = Table(box=None, pad_edge=False, header_style="bold")
+    shownrows.add_column("operator")
+    for name in names:
+        shownrows.add_column(shown(name), justify="right")
+    for operator, counts in rows:
+        if any(each["wrong"] or each["forward"] for each in counts):
+            shownrows.add_row(shown(operator), *(_cell(each) for each in counts))
+    shownrows.add_row("all", *(_cell(sum((c[i] for _, c in rows), Counter())) for i in range(len(names))))
+    Console(width=None if sys.stdout.isatty() else 200).print(shownrows)
+
+
+def _cell(counts: Counter[str]) -> str:
+    """Right, wrong and refused of an engine."""
+    bad = counts["wrong"] + counts["forward"]
+    return f"{counts['right']} right, {bad} wrong, {counts['refused'] + counts['crashed']} refused" if counts else "-"

@@ -1,0 +1,316 @@
+"""Engines held against the reference gradients of a conformance suite.
+
+An engine runs in a process of its own, in the environment in which it is installed; one that crashes or hangs loses the
+case and is started again.  Wrong is what lies outside of the bound of a case; what an engine refuses is not wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import onnx
+from msgspec import Struct
+
+from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean
+from gradcheck_cli.graph import Array
+from gradcheck_cli.reference import engines
+from gradcheck_cli.reference.suite import Dropped, case_of, confirmed, drafts, onnx_drafts
+
+Status = Literal["right", "wrong", "forward", "refused", "crashed"]
+STATUSES: Mapping[Status, str] = {
+    "right": "gradients within the bounds of the case",
+    "wrong": "a gradient outside of them, without a word",
+    "forward": "the outputs differ already: another operator than ONNX's is differentiated",
+    "refused": "an error that says so",
+    "crashed": "the process ended, or took too long",
+}
+SCHEMA = "gradcheck.conformance/1"
+PATIENCE = 60.0  # seconds that an engine may take for a case
+_START = 60.0  # and to be imported
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """What came of one case; `error` is in units of its bound, and `x` is the input with the largest."""
+
+    case: str
+    operator: str
+    status: Status
+    message: str = ""
+    x: str = ""
+    error: float = 0.0
+    pattern: str = ""
+    nodes: int = 1
+    seconds: float = 0.0
+
+
+class Score(Struct, frozen=True):
+    """The answers of one engine."""
+
+    engine: str
+    answers: tuple[Answer, ...]
+    schema: str = SCHEMA
+
+    def count(self, status: Status) -> int:
+        """Number of cases with a status."""
+        return sum(a.status == status for a in self.answers)
+
+    def by_operator(self) -> Mapping[str, Counter[str]]:
+        """Statuses of each operator."""
+        found: dict[str, Counter[str]] = {}
+        for answer in self.answers:
+            found.setdefault(answer.operator, Counter())[answer.status] += 1
+        return found
+
+    def smallest(self, status: Status) -> Mapping[str, Answer]:
+        """The case of the fewest nodes in which an operator has a status."""
+        found: dict[str, Answer] = {}
+        for answer in sorted((a for a in self.answers if a.status == status), key=lambda a: (a.nodes, a.case)):
+            found.setdefault(answer.operator, answer)
+        return found
+
+    @staticmethod
+    def read(path: Path) -> Score:
+        """The score in a file; UsageError if it holds none."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Score)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise UsageError(f"{path} holds no score: {error}") from error
+
+    def write(self, path: Path) -> None:
+        """The score as JSON."""
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+
+
+def write(root: Path, told: Callable[[str, str], None], only: Sequence[str] = ()) -> int:
+    """Writes all cases, or those of some operators; returns their number.  `told` gets each name, and why it makes none."""
+    count = 0
+    for draft in (*drafts(), *onnx_drafts()):
+        if only and draft.operator not in only:
+            continue
+        try:
+            case_of(draft, confirmed).write(root)
+        except (Dropped, GradcheckError) as reason:
+            told(draft.name, str(reason) if isinstance(reason, Dropped) else f"it does not run: {reason}")
+            continue
+        told(draft.name, "")
+        count += 1
+    return count
+
+
+def operator_of(folder: Path) -> str:
+    """The operator that a case is about."""
+    return str(json.loads((folder / "case.json").read_text())["operator"])
+
+
+def cases_in(root: Path, only: Sequence[str] = ()) -> list[Path]:
+    """The folders of cases, or those of some operators; UsageError where there are none."""
+    found = sorted(path.parent for path in root.glob("*/case.json"))
+    if not found:
+        raise UsageError(f"{root} holds no cases. Write them: gradcheck conformance write {root}")
+    chosen = [folder for folder in found if not only or operator_of(folder) in only]
+    if not chosen:
+        raise UsageError(f"{root} has no case of {', '.join(only)}.{did_you_mean(only[0], {*map(operator_of, found)})}")
+    return chosen
+
+
+def require(names: Iterable[str]) -> None:
+    """UsageError for a name of which there is no draft."""
+    known = {draft.operator for draft in (*drafts(), *onnx_drafts())} if names else set()
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there are models of no operator {name!r}.{did_you_mean(name, known)}")
+
+
+def run(
+    name: str, folders: Sequence[Path], python: str, told: Callable[[Answer], None], patience: float = PATIENCE
+) -> Score:
+    """The score of an engine that `python` can import."""
+    answers = []
+    with tempfile.TemporaryDirectory(prefix="gradcheck-") as out:
+        for folder, said in _said(name, folders, python, Path(out), patience):
+            answers.append(judged(folder, said, Path(out)))
+            told(answers[-1])
+    return Score(name, tuple(answers))
+
+
+def _said(
+    name: str, folders: Sequence[Path], python: str, out: Path, patience: float
+) -> Iterator[tuple[Path, Mapping[str, Any] | None]]:
+    """What the engine says of each case; None where it crashes or hangs."""
+    left = list(folders)
+    while left:
+        with _Worker(name, python, out) as worker:
+            if worker.heard(_START) is None:
+                raise UsageError(f"engine {name!r} does not start in {python}: {worker.complaint()}")
+            for folder in tuple(left):
+                said = worker.ask(folder, patience)
+                left.remove(folder)
+                yield folder, said
+                if said is None:
+                    break
+
+
+class _Worker:
+    """A process that runs an engine."""
+
+    def __init__(self, name: str, python: str, out: Path) -> None:
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONSAFEPATH": "1"}
+        command = [python, str(Path(engines.__file__)), name, str(out)]
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, env=env
+            )
+        except OSError as error:
+            self.errors.close()
+            raise UsageError(f"{python} cannot be run: {error.strerror}") from error
+
+    def __enter__(self) -> _Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.errors.close()
+
+    def ask(self, folder: Path, patience: float) -> Mapping[str, Any] | None:
+        """The engine's answer; None if it ends or takes longer."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(f"{folder.absolute()}\n".encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return None
+        return self.heard(patience)
+
+    def heard(self, patience: float) -> Mapping[str, Any] | None:
+        """The next line of the process; None if it ends or takes longer."""
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as ready:
+            ready.register(self.process.stdout, selectors.EVENT_READ)
+            if not ready.select(patience):
+                return None
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else None
+
+    def complaint(self) -> str:
+        """The last line that the process wrote to stderr."""
+        self.process.kill()
+        self.process.wait()
+        self.errors.seek(0)
+        lines = self.errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else "it said nothing"
+
+
+def judged(folder: Path, said: Mapping[str, Any] | None, out: Path) -> Answer:
+    """The answer of a case, from what an engine said and wrote."""
+    known = json.loads((folder / "case.json").read_text())
+    graph = onnx.load(folder / "model.onnx", load_external_data=False).graph
+    answer = Answer(folder.name, known["operator"], "crashed", nodes=len(graph.node))
+    if said is None:
+        return answer
+    answer = msgspec.structs.replace(answer, seconds=round(said["seconds"], 4))
+    if said["refused"]:
+        return msgspec.structs.replace(answer, status="refused", message=said["refused"])
+    with np.load(out / f"{folder.name}.npz", allow_pickle=False) as made:
+        outputs = {n[2:]: made[n] for n in made.files if n.startswith("y/")}
+        given = {n[2:]: made[n] for n in made.files if n.startswith("x/")}
+    references = engines.tensors(folder, "gradient", (i.name for i in graph.input))
+    asked = {x: references[x] for x in said["xs"]}
+    found = [_worst(x, given.get(x), wanted, known["bounds"][x]) for x, wanted in asked.items()]
+    x, error, pattern = max(found, key=lambda each: each[1])
+    if error <= 1:
+        return msgspec.structs.replace(answer, status="right", x=x, error=error)
+    wrong = _forward_differs(engines.tensors(folder, "output", (o.name for o in graph.output)), outputs)
+    message = f"output {wrong!r} differs" if wrong else f"gradient of {x!r}: {pattern}"
+    status: Status = "forward" if wrong else "wrong"
+    return msgspec.structs.replace(
+        answer, status=status, message=message, x=x, error=min(error, 1e300), pattern=pattern
+    )
+
+
+def _worst(x: str, given: Array | None, wanted: Array, bound: float) -> tuple[str, float, str]:
+    """The largest error of a gradient in units of its bound, and what it looks like."""
+    if given is None:
+        given = np.zeros_like(wanted)
+    if given.shape != wanted.shape:
+        return x, float("inf"), f"shape {list(given.shape)} instead of {list(wanted.shape)}"
+    if not np.isfinite(given).all():
+        return x, float("inf"), "not finite"
+    gap = np.abs(np.asarray(given, np.float64) - wanted)
+    return x, float(np.max(gap, initial=0.0)) / bound, _pattern(np.asarray(given, np.float64), wanted, bound)
+
+
+def _pattern(given: Array, wanted: Array, bound: float) -> str:
+    """What a wrong gradient looks like beside the right one."""
+    off = np.abs(given - wanted) > bound
+    what = f"{int(off.sum())} of {off.size} entries"
+    if not off.any():
+        return ""
+    at = np.unravel_index(int(np.argmax(np.abs(given - wanted))), off.shape) if off.ndim else ()
+    numbers = f"{float(given[at]):.6g} instead of {float(wanted[at]):.6g} at {[int(i) for i in at]}"
+    if not given.any():
+        return f"zero, {what}; {numbers}"
+    share = float(np.sum(given * wanted) / np.sum(wanted * wanted)) if wanted.any() else 0.0
+    if np.all(np.abs(given - share * wanted) <= bound * max(abs(share), 1.0)):
+        return f"{share:.4g} times the right one; {numbers}"
+    return f"{what}; {numbers}"
+
+
+def _forward_differs(wanted: Mapping[str, Array], given: Mapping[str, Array]) -> str:
+    """The first output that is not what it should be; "" if all are."""
+    for name, value in wanted.items():
+        if name not in given or value.dtype.kind != "f":
+            continue
+        scale = 1e-3 * max(float(np.max(np.abs(value), initial=0.0)), 1e-3)
+        same = given[name].shape == value.shape and np.allclose(
+            given[name], value, rtol=1e-3, atol=scale, equal_nan=True
+        )
+        if not same:
+            return name
+    return ""
+
+
+def table(scores: Iterable[Score]) -> tuple[list[str], list[tuple[str, list[Counter[str]]]]]:
+    """The engines, and for each operator the statuses of each engine."""
+    scores = list(scores)
+    each = [score.by_operator() for score in scores]
+    operators = sorted({name for one in each for name in one}, key=str.lower)
+    return [s.engine for s in scores], [(name, [one.get(name, Counter()) for one in each]) for name in operators]
+
+
+def plain(score: Score) -> Any:
+    """The score as JSON data."""
+    return msgspec.to_builtins(score)
+
+
+def publish(scores: Sequence[Score], path: Path) -> None:
+    """Writes the scoreboard as a page, or the badge of the first score, by the suffix of the file."""
+    if path.suffix not in (".html", ".svg"):
+        raise UsageError(f"{path} ends with neither .html nor .svg")
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError:
+        raise UsageError("a scoreboard needs jinja2: python -m pip install 'gradcheck-cli[report]'") from None
+    pages = Environment(
+        loader=PackageLoader("gradcheck_cli.reference", "."), autoescape=True, undefined=StrictUndefined
+    )
+    engine_names, rows = table(scores)
+    faults = [(s.engine, sorted((a for status in _FAULTS for a in s.smallest(status).values()),
+                                key=lambda a: (a.operator, a.case))) for s in scores]  # fmt: skip
+    path.write_text(pages.get_template(f"scoreboard{path.suffix}").render(
+        scores=scores, statuses=STATUSES, engines=engine_names, rows=rows, faults=faults, total=len(scores[0].answers)
+    ))  # fmt: skip
+
+
+_FAULTS: tuple[Status, ...] = ("wrong", "forward", "crashed")

@@ -1,0 +1,62 @@
+"""`gradcheck conformance`: cases written, an engine run on them, scores side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+pytest.importorskip("onnxruntime", reason="an engine runs its gradients there")
+
+
+@pytest.fixture
+def cases(gradcheck: Command) -> Path:
+    ran = gradcheck("conformance", "write", "cases", "--only", "Det", "-v")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, f"{len(list(Path('cases').iterdir()))} cases in cases")
+    return Path("cases")
+
+
+def test_a_right_engine_passes(gradcheck: Command, cases: Path) -> None:
+    ran = gradcheck("conformance", "run", "cases", "--engine", "gradcheck", "-o", "score.json")
+    assert ran.code == 0
+    assert "right" in ran.out
+    assert {a["status"] for a in json.loads(Path("score.json").read_text())["answers"]} == {"right"}
+    shown = gradcheck("conformance", "board", "score.json")
+    assert shown.code == 0
+    assert "0 wrong" in shown.out
+    for name in ("board.html", "badge.svg"):
+        assert gradcheck("conformance", "board", "score.json", "-o", name).code == 0
+        assert "gradients" in Path(name).read_text().lower()
+
+
+def test_a_wrong_engine_fails_and_its_smallest_case_is_shown(gradcheck: Command, cases: Path) -> None:
+    Path("mine.py").write_text(
+        "from gradcheck_cli.reference.engines import Gradcheck\n"
+        "class Mine(Gradcheck):\n"
+        "    def vjp(self, *args):\n"
+        "        outputs, gradients = super().vjp(*args)\n"
+        "        return outputs, {x: -g for x, g in gradients.items()}\n"
+    )
+    ran = gradcheck("conformance", "run", "cases", "--engine", "mine.py:Mine")
+    assert ran.code == 1
+    assert "-1 times the right one" in ran.out
+    assert gradcheck("conformance", "run", "cases", "--engine", "mine.py:Mine", "--exit-zero").code == 0
+    listed = gradcheck("conformance", "run", "cases", "--engine", "mine.py:Mine", "--output-format", "json")
+    assert json.loads(listed.out)["engine"] == "mine.py:Mine"
+
+
+@pytest.mark.parametrize(
+    "args, said",
+    [(("run", "nowhere", "--engine", "gradcheck"), "holds no cases"),
+     (("run", "cases", "--engine", "gradchek"), "does not start"),
+     (("run", "cases", "--engine", "gradcheck", "--python", "/nowhere/python"), "cannot be run"),
+     (("run", "cases", "--engine", "gradcheck", "--only", "Nothing"), "no case of Nothing"),
+     (("board", "mlp.onnx"), "holds no score"),
+     (("write", "cases", "--only", "Nothing"), "no operator")],
+)  # fmt: skip
+def test_mistakes_are_answered(gradcheck: Command, cases: Path, args: tuple[str, ...], said: str) -> None:
+    ran = gradcheck("conformance", *args)
+    assert (ran.code, said in ran.err) == (2, True), ran

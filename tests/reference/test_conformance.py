@@ -1,0 +1,200 @@
+"""The conformance suite: cases that an independent implementation confirms, and engines that are right, wrong or refuse."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.reference.scores import Score, cases_in, publish, run, write
+from gradcheck_cli.reference.suite import (
+    Case,
+    Draft,
+    Dropped,
+    case_of,
+    confirmed,
+    drafts,
+    onnx_drafts,
+    operators,
+    settle,
+)
+
+FEW = ("Gemm", "MLP", "Det")
+ADAPTERS = """
+import os, time
+import numpy as np
+from gradcheck_cli.reference.engines import Gradcheck
+
+class Doubled(Gradcheck):
+    def vjp(self, *args):
+        outputs, gradients = super().vjp(*args)
+        return outputs, {x: 2 * g for x, g in gradients.items()}
+
+class Zero(Gradcheck):
+    def vjp(self, *args):
+        outputs, gradients = super().vjp(*args)
+        return outputs, dict.fromkeys(gradients)
+
+class Elsewhere(Gradcheck):
+    def vjp(self, *args):
+        outputs, gradients = super().vjp(*args)
+        return {n: v + 1 for n, v in outputs.items()}, {x: g + 1 for x, g in gradients.items()}
+
+class Refuses(Gradcheck):
+    def load(self, model):
+        raise NotImplementedError("no such thing")
+
+class Dies(Gradcheck):
+    def vjp(self, *args):
+        if "det" in str(self.model):
+            os._exit(9)
+        return super().vjp(*args)
+
+class Hangs(Gradcheck):
+    def vjp(self, *args):
+        if "det" in str(self.model):
+            time.sleep(60)
+        return super().vjp(*args)
+
+class Talks(Gradcheck):
+    def vjp(self, *args):
+        print("words on stdout")
+        return super().vjp(*args)
+"""
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("cases")
+    assert write(root, lambda name, why: None, FEW) > 20
+    return root
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("adapters") / "adapters.py"
+    path.write_text(ADAPTERS)
+    return path
+
+
+def scored(cases: Path, engine: str, patience: float = 30.0) -> Score:
+    return run(engine, cases_in(cases)[::3], sys.executable, lambda answer: None, patience)
+
+
+def test_our_own_gradients_are_right(cases: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    score = scored(cases, "gradcheck")
+    assert [a for a in score.answers if a.status != "right"] == []
+
+
+@pytest.mark.parametrize(
+    "kind, status, pattern",
+    [("Doubled", "wrong", "2 times the right one"), ("Zero", "wrong", "zero"), ("Elsewhere", "forward", ""),
+     ("Refuses", "refused", ""), ("Talks", "right", "")],
+)  # fmt: skip
+def test_an_engine_gets_what_it_deserves(cases: Path, adapters: Path, kind: str, status: str, pattern: str) -> None:
+    pytest.importorskip("onnxruntime")
+    score = scored(cases, f"{adapters}:{kind}")
+    assert {a.status for a in score.answers} == {status}
+    assert all(pattern in a.pattern for a in score.answers)
+
+
+@pytest.mark.parametrize("kind, patience", [("Dies", 30.0), ("Hangs", 4.0)])
+def test_an_engine_that_ends_or_hangs_loses_the_case_alone(
+    cases: Path, adapters: Path, kind: str, patience: float
+) -> None:
+    pytest.importorskip("onnxruntime")
+    score = scored(cases, f"{adapters}:{kind}", patience)
+    assert {a.operator for a in score.answers if a.status == "crashed"} == {"Det"}
+    assert {a.status for a in score.answers if a.operator != "Det"} == {"right"}
+
+
+def test_an_engine_that_is_not_there_is_an_error(cases: Path) -> None:
+    with pytest.raises(UsageError, match="does not start"):
+        scored(cases, "no-such-engine")
+    with pytest.raises(UsageError, match="cannot be run"):
+        run("gradcheck", cases_in(cases), "/nowhere/python", lambda answer: None)
+    with pytest.raises(UsageError, match="holds no cases"):
+        cases_in(cases / "nothing")
+
+
+def test_cases_are_the_same_each_time(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name, lambda name, why: None, ("Det",))
+    one, two = (sorted((tmp_path / name).rglob("*.*")) for name in ("a", "b"))
+    assert [p.relative_to(tmp_path / "a") for p in one] == [p.relative_to(tmp_path / "b") for p in two]
+    assert all(p.read_bytes() == q.read_bytes() for p, q in zip(one, two, strict=True) if p.is_file())
+
+
+def test_a_case_has_the_layout_of_onnxs_backend_tests(cases: Path) -> None:
+    folder = cases_in(cases)[0]
+    model = onnx.load(folder / "model.onnx")
+    onnx.checker.check_model(model)
+    data = folder / "test_data_set_0"
+    for index, value in enumerate(model.graph.input):
+        read = numpy_helper.to_array(onnx.load_tensor(data / f"input_{index}.pb"))
+        gradient = numpy_helper.to_array(onnx.load_tensor(data / f"gradient_{index}.pb"))
+        assert read.shape == gradient.shape == tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
+    known = json.loads((folder / "case.json").read_text())
+    assert known["oracle"]["by"].startswith("differences of onnx")
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.01, -1.0])
+def test_a_reference_that_is_wrong_is_not_confirmed(factor: float) -> None:
+    draft = next(d for d in drafts() if d.operator == "Tanh")
+    case = case_of(draft, confirmed)
+    wrong = Case(**{f: getattr(case, f) for f in case.__struct_fields__ if f != "gradients"},
+                 gradients={x: factor * g for x, g in case.gradients.items()})  # fmt: skip
+    with pytest.raises(Dropped, match="no oracle"):
+        confirmed(wrong)
+
+
+@pytest.mark.parametrize("operator", operators())
+def test_every_line_of_the_table_makes_a_model(operator: str) -> None:
+    assert any(d.operator == operator for d in drafts())
+
+
+def parsed(ir_version: int, opset: int, operator: str) -> onnx.ModelProto:
+    head = f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>'
+    return onnx.parser.parse_model(f"{head} g (float[2] x) => (float[2] y) {{ y = {operator}(x) }}")
+
+
+def test_an_operator_at_a_kink_makes_no_case() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 13]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    )
+    at = Draft("kink", "Relu", "attributes", model, {"x": np.zeros(2, np.float32)})
+    case = case_of(at, confirmed)  # other numbers are drawn
+    assert np.abs(case.inputs["x"]).min() > 0
+
+
+def test_models_get_the_first_opset_at_which_they_mean_the_same() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Tanh(x) }'
+    )
+    settle(model)
+    assert (model.opset_import[0].version, model.ir_version) == (13, 8)
+
+
+def test_there_are_drafts_of_onnx_for_most_operators() -> None:
+    assert len({d.operator for d in onnx_drafts()}) > 150
+
+
+def test_the_board_is_a_page_and_a_badge(cases: Path, adapters: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    scores = [scored(cases, "gradcheck"), scored(cases, f"{adapters}:Doubled")]
+    for score, name in zip(scores, ("a.json", "b.json"), strict=True):
+        score.write(tmp_path / name)
+    assert [Score.read(tmp_path / name) for name in ("a.json", "b.json")] == scores
+    publish(scores, tmp_path / "board.html")
+    publish(scores, tmp_path / "badge.svg")
+    assert "2 times the right one" in (tmp_path / "board.html").read_text()
+    assert "0 wrong" in (tmp_path / "badge.svg").read_text()
+    with pytest.raises(UsageError, match=r"neither .html nor .svg"):
+        publish(scores, tmp_path / "board.pdf")
