@@ -21,7 +21,7 @@ class Commands(click.RichGroup):
     homes: ClassVar[Mapping[str, str]] = {  # command -> module:name in it
         **{
             name: f"{name}:command"
-            for name in ("check", "zoo", "grad", "step", "diff", "inspect", "reproduce", "report")
+            for name in ("check", "zoo", "grad", "step", "diff", "inspect", "reproduce", "report", "prove")
         },
         **{name: f"lookup:{name}" for name in ("ops", "explain", "schema", "completion")},
     }

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from gradcheck_cli.cli.options import TEXT_OR_JSON, OneOf
+
+if TYPE_CHECKING:
+    from gradcheck_cli.ops.facts import OperatorFacts
 
 _SHELLS = {  # with the line that turns completion on
     "bash": 'eval "$(gradcheck completion bash)"  in ~/.bashrc',
@@ -26,9 +30,18 @@ def ops(operator: str | None, output_format: str) -> int:
     if output_format == "json":
         text = json.dumps([each.as_json() for each in found], indent=2, default=str) + "\n"
     else:
-        text = listing(found) if operator is None else "\n".join(map(page, found))
+        text = listing(found) if operator is None else "\n".join(page(each, _known(each)) for each in found)
     sys.stdout.write(text)
     return 0
+
+
+def _known(facts: OperatorFacts) -> str:
+    """The finding of `gradcheck prove` about the rule of an operator; "" for an operator without one."""
+    from gradcheck_cli.ops import OPS
+    from gradcheck_cli.reference import claim
+
+    key = facts.domain, facts.name
+    return claim(OPS[key]) if key in OPS and OPS[key].vjp is not None else ""
 
 
 @click.command("explain")
