@@ -3,7 +3,8 @@
     from gradcheck_cli.reference import prove
     [proof] = prove({**gc.OPS, op.key: op}, [op.full_name])
 
-A rule counts as proven on the cases of its lattice alone: shapes, attributes, operands present and absent.
+A rule counts as proven on the cases of its lattice alone: shapes, attributes, operands present and absent.  Where
+numbers are compared, it is proven in the branches that the points of a case are in, which are drawn at random.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from gradcheck_cli.reference.lattices import LATTICES
 
 Status: TypeAlias = Literal["proven", "tested", "neither", "wrong", "by nature", "by parts", "no rule"]
 ODDS = -60  # log2 of the odds that a wrong rule passes a case, at most
-BRANCHES = 4  # the least number of points of a case where numbers are compared
+BRANCHES, POINTS = 4, 2  # the least number of points of a case where numbers are compared, and of any other
 METHODS = {"integers": exact.compare, "residues": residues.compare}
 TESTED = "its derivative is held against numerical ones at sampled points by gradcheck's own tests"
 BY_NATURE = {
@@ -163,7 +164,7 @@ def _wrong(found: Proof, use: Use, mismatch: Mismatch) -> Proof:
 def held(op: Op, ops: Ops, use: Use, lattice: Lattice, seed: int) -> tuple[Mismatch | None, float]:
     """The first mismatch of a case, in as many trials as the odds need, and log2 of the odds that are reached."""
     rng, odds, trials = np.random.default_rng([seed, use.entries]), 0.0, 0
-    while odds > ODDS or (lattice.apart and trials < BRANCHES):
+    while odds > ODDS or trials < (BRANCHES if lattice.apart else POINTS):
         mismatch, more = METHODS[lattice.by](op, ops, use, lattice, rng)
         if mismatch is not None:
             return mismatch, 0.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations, islice, pairwise, product
-from math import ceil, inf, log2, prod
+from math import ceil, log2, prod
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -33,8 +33,11 @@ Input: TypeAlias = "Floats | Array | None"
 EXACT = 51  # bits of the largest number that may arise; float64 holds 53
 MOST = 20  # bits of the numbers that are drawn
 REDRAWS = 12  # directions in which a comparison changes are drawn anew
-P = (1 << 127) - 1  # a prime for which half of the residues are squares, and -1 is none
+# A prime modulo which -1 is no square, and no quotient of two floating-point numbers but 1 is 1: so a Mersenne prime will
+# not do, which takes a power of 2 for 1.
+P = (1 << 128) - 173
 SMALL = 1 << 12  # denominators of coefficients that a kernel rounds
+FREE = 128  # numbers that each of those that are apart from all others is drawn from, at least
 USUAL = (0.0, 0.5, 0.9)  # shares of first values in completions
 TRIES, CANDIDATES = 60, 4  # completions that are tried of a combination of values, and those that are compared
 
@@ -235,7 +238,7 @@ def drawn(use: Use, lattice: Lattice, rng: np.random.Generator) -> Draw:
 
 def distinct(count: int, taken: set[int], rng: np.random.Generator) -> Array:
     """Integers that are neither 0 nor among those that are taken, nor twice there."""
-    size = 16 * (count + len(taken) + 4)
+    size = FREE // 8 * (count + len(taken) + 4)
     free = np.array([n for n in range(-size, size) if n and n not in taken])
     found = rng.choice(free, count, replace=False)
     taken.update(found.tolist())
@@ -310,8 +313,8 @@ def compare(op: Op, ops: Ops, use: Use, lattice: Lattice, rng: np.random.Generat
         raise NotExact(f"not a polynomial of degree {degree} in numbers that float64 holds")
     moved = [f"x{i}" for i in use.moved]
     _, made = flows(tape, cts, moved)
-    odds = log2((degree + 1) / (1 << (draw.bits + 1))) if degree else -inf
-    return _mismatch(made, moved, draw, right), odds
+    size = min(1 << (draw.bits + 1), FREE) if lattice.apart and degree > 1 else 1 << (draw.bits + 1)
+    return _mismatch(made, moved, draw, right), log2((degree + 1) / size)
 
 
 def _derivative(graph: Any, draw: Draw, cts: Mapping[str, Array], degree: int, ops: Ops) -> Fraction | None:

@@ -178,16 +178,24 @@ class Reading:
         """The numbers of a tensor, which comparisons are decided by."""
         return self.tape.values[name]
 
+    def negative(self, step: Step) -> Array:
+        return (self.number(step.operands[0]) < 0).astype(int)
+
     def run(self, steps: Sequence[Step]) -> None:
         """Evaluates steps; those whose results are constant where they are differentiable are left to the tape."""
         for step in steps:
-            varying = [n for n in step.operands if n in self.values]
-            if not varying or step.op.vjp is zero:
-                continue
             try:
-                self.values.update(zip(step.outputs, self._evaluated(step), strict=False))
+                if self._varies(step):
+                    self.values.update(zip(step.outputs, self._evaluated(step), strict=False))
             except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
                 raise NotExact(f"{step.op.full_name} has no exact meaning with these operands") from error
+
+    def _varies(self, step: Step) -> bool:
+        """True if a result is not constant in the branch that the numbers on the tape are in."""
+        if step.op.vjp is zero or not any(n in self.tape.values and inexact(self.tape.var(n)) for n in step.outputs):
+            return False
+        held = (i for i, name in enumerate(step.node.inputs) if name in self.values)
+        return any(not step.op.cut(step.node.attrs, i, 0) for i in held)
 
     def _evaluated(self, step: Step) -> Sequence[Dual]:
         if step.op.full_name in MEANINGS:
@@ -333,14 +341,10 @@ def signed(read: Reading, step: Step, x: Dual) -> Dual:
     return x * np.sign(read.number(step.operands[0]))
 
 
-def negative(read: Reading, step: Step) -> Array:
-    return (read.number(step.operands[0]) < 0).astype(int)
-
-
 def exponential(read: Reading, step: Step, x: Dual, height: float, width: float, slope: float) -> Dual:
     """slope x, or height (e^(x / width) - 1) where x is negative."""
     left = (exp(read.field, x / width) - 1) * height
-    return chosen(negative(read, step), x * slope, left)
+    return chosen(read.negative(step), x * slope, left)
 
 
 def elu(read: Reading, step: Step, x: Dual) -> Dual:
@@ -359,15 +363,15 @@ def selu(read: Reading, step: Step, x: Dual) -> Dual:
 
 
 def relu(read: Reading, step: Step, x: Dual) -> Dual:
-    return chosen(negative(read, step), x, x * 0)
+    return chosen(read.negative(step), x, x * 0)
 
 
 def leaky_relu(read: Reading, step: Step, x: Dual) -> Dual:
-    return chosen(negative(read, step), x, x * step.metadata.get("alpha", 0.009999999776482582))
+    return chosen(read.negative(step), x, x * step.metadata.get("alpha", 0.009999999776482582))
 
 
 def prelu(read: Reading, step: Step, x: Dual, slope: Dual) -> Dual:
-    return chosen(np.broadcast_to(negative(read, step), (x * slope).shape), x, x * slope)
+    return chosen(np.broadcast_to(read.negative(step), (x * slope).shape), x, x * slope)
 
 
 def where(read: Reading, step: Step, _: None, x: Dual, y: Dual) -> Dual:

@@ -105,6 +105,8 @@ SINGLE = [
     Planted("TopK", "the smallest", having(largest=0)),
     Planted("Mod", "with the sign of the dividend", having(fmod=1)),
     Planted("Einsum", "a diagonal", having(equation="ii->i")),
+    Planted("Exp", "by a power of 2 that is 1 modulo many primes", anywhere, 2.0**127),
+    Planted("Softmax", "by the inverse of one", anywhere, 2.0**-127),
     Planted("Elu", "one alpha", having(alpha=0.25)),
     Planted("Softmax", "the axis before the last", having(axis=-2)),
     Planted("LayerNormalization", "the last two axes", having(axis=-2)),

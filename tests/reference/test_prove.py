@@ -236,6 +236,14 @@ FOREIGN: list[tuple[gc.Op, str]] = [
     (own(lambda x: x * 2, doubled), "neither"),  # nobody says that its kernel is exact on integers
     (own(np.tanh, lambda ct, y, x: (None,)), "neither"),  # constant on large integers, by rounding
     (own(np.tanh, None), "no rule"),
+    (
+        own(
+            lambda x: x * x,
+            lambda ct, y, x: (ct * gc.symbolic.cast(gc.symbolic.cast(x, np.int64), x.dtype) * 2.0,),
+            composed=True,
+        ),
+        "wrong",
+    ),  # what is cast to integers is constant
     (own(np.sign, zero), "by nature"),
 ]
 
