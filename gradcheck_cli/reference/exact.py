@@ -37,7 +37,6 @@ REDRAWS = 12  # directions in which a comparison changes are drawn anew
 # not do, which takes a power of 2 for 1.
 P = (1 << 128) - 173
 SMALL = 1 << 12  # denominators of coefficients that a kernel rounds
-FREE = 128  # numbers that each of those that are apart from all others is drawn from, at least
 USUAL = (0.0, 0.5, 0.9)  # shares of first values in completions
 TRIES, CANDIDATES = 60, 4  # completions that are tried of a combination of values, and those that are compared
 
@@ -123,6 +122,11 @@ class Lattice(Struct, frozen=True, dict=True):
     by: Literal["integers", "residues"] = "integers"
     strength: int = 2
     factors: int = 1
+
+    @property
+    def compares(self) -> bool:
+        """True if rules may compare numbers, whose outcomes are the branches of a case."""
+        return self.apart or self.by == "residues"
 
     def degree_of(self, use: Use) -> int:
         return self.degree if use.degree is None else use.degree
@@ -221,16 +225,19 @@ def bits_of(use: Use, lattice: Lattice, degree: int) -> int:
     return max(2, min(MOST, room // max(degree + (degree != 2), lattice.factors) - ceil(log2(degree + 3))))
 
 
-def drawn(use: Use, lattice: Lattice, rng: np.random.Generator) -> Draw:
-    """A random point of integers and a direction; comparisons between numbers at the point hold all along it."""
+def drawn(use: Use, lattice: Lattice, rng: np.random.Generator, branch: np.random.Generator) -> Draw:
+    """A random point of integers and a direction; comparisons between numbers at the point hold all along it.
+
+    Numbers that are compared are far from each other: `branch` gives their places, and `rng` the numbers next to them.
+    """
     degree = lattice.degree_of(use)
     bits = min(bits_of(use, lattice, degree), 8 if lattice.apart and degree > 1 else MOST)
     grid = 1 << (bits + ceil(log2(2 * (degree + 4))) + 1) if lattice.apart else 1
     point, direction, taken = dict(use.constants), {}, set[int]()
     for index, x in use.floats:
         name, still = f"x{index}", index not in use.moved
-        numbers = distinct(x.size, taken, rng) if lattice.apart else rng.integers(-(1 << bits), 1 << bits, x.size)
-        point[name] = use.multiple * shaped(grid * numbers, x, rng, bits)
+        place = grid * distinct(x.size, taken, branch) if lattice.apart else 0
+        point[name] = use.multiple * shaped(place + rng.integers(-(1 << bits), 1 << bits, x.size), x, rng, bits)
         step = np.zeros(x.size, np.int64) if still else rng.integers(-(1 << bits), 1 << bits, x.size)
         direction[name] = use.multiple * shaped(step, x, rng, 0 if still else bits)
     return Draw(point, direction, bits)
@@ -238,7 +245,7 @@ def drawn(use: Use, lattice: Lattice, rng: np.random.Generator) -> Draw:
 
 def distinct(count: int, taken: set[int], rng: np.random.Generator) -> Array:
     """Integers that are neither 0 nor among those that are taken, nor twice there."""
-    size = FREE // 8 * (count + len(taken) + 4)
+    size = 16 * (count + len(taken) + 4)
     free = np.array([n for n in range(-size, size) if n and n not in taken])
     found = rng.choice(free, count, replace=False)
     taken.update(found.tolist())
@@ -299,11 +306,16 @@ def flows(tape: Tape, cts: Mapping[str, Array], moved: Sequence[str]) -> tuple[d
         raise RuleError(f"{type(error).__name__}: {error}") from error
 
 
-def compare(op: Op, ops: Ops, use: Use, lattice: Lattice, rng: np.random.Generator) -> tuple[Mismatch | None, float]:
-    """The two sides of the identity if they differ, and log2 of the odds that a wrong rule passes this trial."""
+def compare(
+    op: Op, ops: Ops, use: Use, lattice: Lattice, rng: np.random.Generator, branch: Sequence[int]
+) -> tuple[Mismatch | None, float]:
+    """The two sides of the identity if they differ, and log2 of the odds that a wrong rule passes this trial.
+
+    The same `branch` gives the same outcomes of comparisons.
+    """
     graph, degree = use.graph(op), lattice.degree_of(use)
-    for _ in range(REDRAWS):
-        draw = drawn(use, lattice, rng)
+    for turn in range(REDRAWS):
+        draw = drawn(use, lattice, rng, np.random.default_rng([*branch, turn]))
         tape = trace(graph, draw.point, ops=ops)
         cts = {y: _cotangent(var.value, use, draw, rng) for y, var in results(tape, use, rng).items()}
         right = _derivative(graph, draw, cts, degree, ops)
@@ -313,8 +325,7 @@ def compare(op: Op, ops: Ops, use: Use, lattice: Lattice, rng: np.random.Generat
         raise NotExact(f"not a polynomial of degree {degree} in numbers that float64 holds")
     moved = [f"x{i}" for i in use.moved]
     _, made = flows(tape, cts, moved)
-    size = min(1 << (draw.bits + 1), FREE) if lattice.apart and degree > 1 else 1 << (draw.bits + 1)
-    return _mismatch(made, moved, draw, right), log2((degree + 1) / size)
+    return _mismatch(made, moved, draw, right), log2((degree + 1) / (1 << (draw.bits + 1)))
 
 
 def _derivative(graph: Any, draw: Draw, cts: Mapping[str, Array], degree: int, ops: Ops) -> Fraction | None:

@@ -48,6 +48,7 @@ HEIGHT = 1 << 12  # of a value of an elementary function, at most
 ROOTS = 60  # exponentials are this power of a random residue, so that exp(x / n) is known for n that divide it
 PLACES = ("all", "part", "picked", "joined")  # results are entries of an operand
 STEP = 1e-5  # of the numbers that are shown of a rule that is wrong
+MANY = 1 << 14  # entries of operands and results of a step, which take microseconds each
 REDRAWS = 3000  # a root of a residue that is no square: all is drawn anew
 
 
@@ -198,6 +199,8 @@ class Reading:
         return any(not step.op.cut(step.node.attrs, i, 0) for i in held)
 
     def _evaluated(self, step: Step) -> Sequence[Dual]:
+        if sum(self.number(name).size for name in (*step.operands, *step.outputs) if name) > MANY:
+            raise NotExact(f"{step.op.full_name} has more entries here than are decided exactly")
         if step.op.full_name in MEANINGS:
             operands = [self[n] if n and inexact(self.tape.var(n)) else None for n in step.operands]
             made = MEANINGS[step.op.full_name](self, step, *operands)
@@ -252,6 +255,8 @@ def _by_units(x: Dual, kernel: Callable[[Array], Array], *, exact: bool = False)
     They are numbers as they stand if they are `exact`; else fractions such as 1/3, which a kernel rounds.
     """
     outline, shape = kernel(np.zeros(x.shape)), (x.value.size, *x.shape)
+    if outline.size * x.value.size > MANY << 6:
+        raise NotExact("a linear function has more coefficients than are decided exactly")
     made = [kernel(one).ravel() for one in np.eye(x.value.size).reshape(shape)]
     matrix = np.array([residues(column) if exact else residues(rational(column)) for column in made], object)
     matrix = matrix.reshape(x.value.size, outline.size).T
@@ -309,8 +314,7 @@ def sigmoid(field: Field, x: Dual) -> Dual:
 
 
 def tanh(field: Field, x: Dual) -> Dual:
-    squared = exp(field, x + x)
-    return (squared - 1) / (squared + 1)
+    return 1 - 2 / (exp(field, x + x) + 1)
 
 
 def cos(field: Field, x: Dual) -> Dual:
@@ -360,10 +364,6 @@ def selu(read: Reading, step: Step, x: Dual) -> Dual:
     alpha, gamma = (step.metadata.get(key, default) for key, default in (("alpha", 1.6732631921768188),
                                                                          ("gamma", 1.0507010221481323)))  # fmt: skip
     return exponential(read, step, x, alpha * gamma, 1.0, gamma)
-
-
-def relu(read: Reading, step: Step, x: Dual) -> Dual:
-    return chosen(read.negative(step), x, x * 0)
 
 
 def leaky_relu(read: Reading, step: Step, x: Dual) -> Dual:
@@ -416,10 +416,7 @@ def _broadcast(x: Dual, like: Array) -> Dual:
 
 
 def added(*xs: Dual) -> Dual:
-    total = xs[0]
-    for x in xs[1:]:
-        total = total + x
-    return total
+    return sum(xs[1:], xs[0])
 
 
 def _reduced(read: Reading, step: Step) -> dict[str, Any]:
@@ -521,7 +518,8 @@ MEANINGS: Mapping[str, Meaning] = {
     "Identity": plain(lambda x: x), "Sum": plain(added), "Mean": plain(lambda *xs: added(*xs) / len(xs)),
     "MatMul": plain(matmul), "Det": plain(det), "gradcheck.Cofactors": plain(cofactors),
     "com.microsoft.Inverse": plain(inverse),
-    "Pow": power, "Mod": modulo, "Abs": signed, "Where": where, "Clip": clip, "Relu": relu, "LeakyRelu": leaky_relu,
+    "Pow": power, "Mod": modulo, "Abs": signed, "Where": where, "Clip": clip, "LeakyRelu": leaky_relu,
+    "Relu": lambda read, step, x: chosen(read.negative(step), x, x * 0),
     "PRelu": prelu, "Max": extremum(np.argmax), "Min": extremum(np.argmin),
     "Exp": of_field(exp), "Log": of_field(log), "Sqrt": of_field(sqrt), "Sigmoid": of_field(sigmoid),
     "Tanh": of_field(tanh), "Sin": of_field(sin), "Cos": of_field(cos),
@@ -543,23 +541,23 @@ MEANINGS: Mapping[str, Meaning] = {
 }  # fmt: skip
 
 
-def compare(op: Op, ops: Ops, use: Use, lattice: Lattice, rng: np.random.Generator) -> tuple[Mismatch | None, float]:
-    """The two sides of the identity if they differ, and log2 of the odds that a wrong rule passes this trial."""
-    tape = trace(use.graph(op), {**use.constants, **numbers(op, use, rng)}, ops=ops)
+def compare(
+    op: Op, ops: Ops, use: Use, lattice: Lattice, rng: np.random.Generator, branch: Sequence[int]
+) -> tuple[Mismatch | None, float]:
+    """The two sides of the identity if they differ, and log2 of the odds that a wrong rule passes; as by integers."""
+    tape = trace(use.graph(op), {**use.constants, **numbers(op, use, np.random.default_rng(branch))}, ops=ops)
     moved, first = [f"x{i}" for i in use.moved], len(tape.steps)
     weights = {y: rng.uniform(-1, 1, v.shape) for y, v in results(tape, use, rng).items()}
     cts, made = flows(tape, weights, moved)
     found = dict(zip(moved, made, strict=False))
-    for _ in range(REDRAWS):
+    for turn in range(REDRAWS + 1):  # the last one without relations between roots
         try:
-            equal, odds = _compared(tape, first, use, cts, found, Field(rng))
+            equal, odds = _compared(tape, first, use, cts, found, Field(rng, squares=turn < REDRAWS))
         except Redraw:
             continue
-        return equal and (equal if equal.given else in_numbers(tape, found, weights, use.graph(op), ops)), odds
-    mismatch, odds = _compared(tape, first, use, cts, found, Field(rng, squares=False))
-    if mismatch is not None:
-        raise NotExact("its roots are too many to be drawn")
-    return None, odds
+        if equal is None or turn < REDRAWS:
+            return equal and (equal if equal.given else in_numbers(tape, found, weights, use.graph(op), ops)), odds
+    raise NotExact("roots, or a division by 0, that no draw fits")
 
 
 def _compared(

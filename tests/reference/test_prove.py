@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,7 @@ from gradcheck_cli.reference.residues import Field
 from tests.ops.case import Case
 from tests.ops.cases import CASES
 
+ROOT = Path(__file__).parents[2]
 RULES = [op for op in OPS.values() if op.vjp is not None and op.vjp is not zero]
 ONLY_TESTED = {
     "DFT", "gradcheck.FFT", "gradcheck.IFFT", "gradcheck.Angle", "gradcheck.RNN", "gradcheck.RNNGrad", "gradcheck.GRU",
@@ -296,3 +300,9 @@ def test_the_same_seed_gives_the_same_proof() -> None:
 
 def replace_seconds(proof: Proof) -> Proof:
     return type(proof)(**{name: getattr(proof, name) for name in proof.__struct_fields__ if name != "seconds"})
+
+
+def test_a_plain_check_imports_nothing_of_it() -> None:
+    code = "import sys, gradcheck_cli.cli as c; c.main(['examples/mlp.onnx']); print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "gradcheck_cli.reference" not in ran.stdout.splitlines()[-1]
