@@ -303,10 +303,10 @@ def _mentioned(function: FunctionType, found: set[str]) -> Iterator[Any]:
         yield from (each for each in code.co_consts if isinstance(each, str))
         before = ""
         for step in dis.get_instructions(code):
-            sign = step.argrepr.removesuffix("=") if step.opname == "BINARY_OP" else step.argrepr or step.opname
+            sign = step.argrepr.removesuffix("=") if step.opname == "BINARY_OP" else str(step.argval or step.opname)
             found.update([SIGNS[sign]] if step.opname in WITH_SIGNS and sign in SIGNS else ())
             if step.opname == "LOAD_GLOBAL":
                 yield function.__globals__.get(step.argval)
-            elif step.opname == "LOAD_ATTR" and before == "sym":
+            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and before == "sym":
                 yield getattr(symbolic, str(step.argval), None)
             before = str(step.argval)
