@@ -138,6 +138,42 @@ def test_operators_of_indices_are_proven_and_those_beyond_exact_numbers_end_soon
     ]  # fmt: skip
 
 
+GELU = """\
+    gradcheck: 1
+    ops:
+      acme.Gelu:
+        inputs: [x]
+        outputs: [y]
+        forward: y = Gelu (x)
+        gradient: |
+          r = Constant <value = double {0.7071067811865476}> ()
+          c = Constant <value = double {PDF}> ()
+          half = Constant <value = double {0.5}> ()
+          xr = Mul (x, r)
+          e = Erf (xr)
+          eh = Mul (e, half)
+          cdf = Add (eh, half)
+          square = Mul (xr, xr)
+          minus = Neg (square)
+          density = Exp (minus)
+          pdf = Mul (density, c)
+          xp = Mul (x, pdf)
+          s = Add (cdf, xp)
+          dx = Mul (dy, s)
+"""
+
+
+@pytest.mark.parametrize("constant, code, said", [
+    ("0.3989422804014327", 3, "agrees with the derivative but for some roundings"),
+    ("0.3989422804018", 1, "WRONG acme.Gelu: inputs []"),
+])  # fmt: skip
+def test_a_rounded_constant_is_not_taken_for_a_wrong_rule(
+    gradcheck: Command, folder: Path, constant: str, code: int, said: str
+) -> None:
+    ran = gradcheck("prove", spec(folder, GELU.replace("PDF", constant)))
+    assert (ran.code, said in " ".join(ran.out.split())) == (code, True)
+
+
 def test_json_has_every_field(gradcheck: Command) -> None:
     ran = gradcheck("prove", "Exp", "LSTM", "--output-format", "json")
     made = json.loads(ran.out)
