@@ -319,13 +319,13 @@ class Settings:
     )  # fmt: skip
     timeout: float | None = _setting(  # seconds
         None, "seconds", "Limits", "Time limit for each model: 30s, 10m, 1h. [default: none]",
-        "reproduce grad step diff resume file",
+        "reproduce grad step prove diff resume file",
         form="TIME", role="limit", zoo="Time limit for each model: 30s, 10m, 1h. [default: 10m]", settings="Seconds.",
     )  # fmt: skip
     memory_limit: int | None = _setting(  # bytes that a check may take beside what it starts with; None: by the machine
         None, "bytes", "Limits",
         "Memory limit for each model: 512MB, 2GiB. [default: half of what the machine or the container has]",
-        "reproduce grad step diff file", form="SIZE", role="limit",
+        "reproduce grad step prove diff file", form="SIZE", role="limit",
         zoo="Memory limit for each model, all of its processes. [default: 8GiB]",
     )  # fmt: skip
     jobs: int = _setting(
@@ -379,7 +379,7 @@ OF_A_RUN = (
     _of_run("dask", "scheduler", "Limits", "The cluster: tcp://HOST:8786, a scheduler file, or local:N workers. "
             "[default: as Dask is configured]", form="WHERE", idle=Idle("engine", "it asks no cluster", ("dask",))),
     _of_run("allow_python", "flag", "Limits", "Let a spec call Python functions: runs code that it names.",
-            "zoo reproduce grad step inspect resume file", role="setting"),
+            "zoo reproduce grad step prove inspect resume file", role="setting"),
     _of_run("output_format", "formats", "Output", "On stdout: {words}. [default: {default}]",
             "zoo reproduce diff resume file", "full", form="FORMAT"),
     _of_run("report", "reports", "Output", "Also write {words}.",

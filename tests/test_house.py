@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gradcheck_cli"
 FLOORS = """
 cli
-api report training zoo
+api reference report training zoo
 checks export
 compare model
 jacobian points

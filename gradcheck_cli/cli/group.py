@@ -21,7 +21,7 @@ class Commands(click.RichGroup):
     homes: ClassVar[Mapping[str, str]] = {  # command -> module:name in it
         **{
             name: f"{name}:command"
-            for name in (
+            for name in [
                 "check",
                 "zoo",
                 "grad",
@@ -32,8 +32,9 @@ class Commands(click.RichGroup):
                 "config",
                 "reproduce",
                 "report",
+                "prove",
                 "conformance",
-            )
+            ]
         },
         **{name: f"lookup:{name}" for name in ("ops", "explain", "schema", "completion")},
     }

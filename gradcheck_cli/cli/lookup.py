@@ -13,6 +13,7 @@ import rich_click as click
 from gradcheck_cli.cli.options import TEXT_OR_JSON, OneOf, completing
 
 if TYPE_CHECKING:
+    from gradcheck_cli.ops.facts import OperatorFacts
     from gradcheck_cli.report.explanations import Page
 
 _WIDTH = 78
@@ -32,9 +33,18 @@ def ops(operator: str | None, output_format: str) -> int:
     if output_format == "json":
         text = json.dumps([each.as_json() for each in found], indent=2, default=str) + "\n"
     else:
-        text = listing(found, width) if operator is None else "\n".join(page(each, width) for each in found)
+        text = listing(found, width) if operator is None else "\n".join(page(f, width, _known(f)) for f in found)
     sys.stdout.write(text)
     return 0
+
+
+def _known(facts: OperatorFacts) -> str:
+    """The finding of `gradcheck prove` about the rule of an operator; "" for an operator without one."""
+    from gradcheck_cli.ops import OPS
+    from gradcheck_cli.reference import claim
+
+    key = facts.domain, facts.name
+    return claim(OPS[key]) if key in OPS and OPS[key].vjp is not None else ""
 
 
 @click.command("explain")

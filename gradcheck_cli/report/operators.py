@@ -39,10 +39,10 @@ def listing(found: Sequence[OperatorFacts], width: int = _WIDTH) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
-def page(facts: OperatorFacts, width: int = _WIDTH) -> str:
-    """The page of one operator."""
+def page(facts: OperatorFacts, width: int = _WIDTH, known: str = "") -> str:
+    """The page of one operator; `known` says how well its rule is known."""
     lines = [facts.full_name, *wrapped(facts.does, width)]
-    for title, text in _facts(facts):
+    for title, text in _facts(facts, known):
         lines += wrapped(text, width, f"  {title:14}", " " * 16)
     return "\n".join(lines) + "\n"
 
@@ -67,10 +67,12 @@ def _summary(found: Sequence[OperatorFacts]) -> str:
     return ", ".join([known, *(f"{domain} {number}" for domain, number in others.items())])
 
 
-def _facts(facts: OperatorFacts) -> Iterator[tuple[str, str]]:
+def _facts(facts: OperatorFacts, known: str) -> Iterator[tuple[str, str]]:
     yield "forward", f"read as {facts.read_as}" if facts.read_as else FORWARD[facts.forward]
     if not facts.read_as:
         yield "gradient", ": ".join(filter(None, [GRADIENT[facts.gradient], facts.flows]))
+        if known:
+            yield "known", known
     if facts.known and not facts.read_as:
         yield "kinks", _PARTS if facts.kinks == "parts" else facts.kinks
         yield "complex step", _PARTS if facts.complex_step == "parts" else facts.complex_step

@@ -106,6 +106,7 @@ def test_a_page_says_all_about_one(gradcheck: Command) -> None:
     assert gradcheck("ops", "leakyrelu").out.splitlines()[2:] == [
         "  forward       computed by a kernel of its own",
         "  gradient      by a rule of its own",
+        "  known         proven by exact integers over shape (11 values), alpha (4)",
         "  kinks         yes",
         "  complex step  yes",
         "  versions      1, 6, 16",

@@ -1,0 +1,229 @@
+"""`gradcheck prove`: what it prints of proven, tested, wrong and composed operators, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.cli.conftest import Command
+
+WRONG = """\
+    gradcheck: 1
+    ops:
+      acme.Softplus:
+        inputs: [x]
+        outputs: [y]
+        attrs: {beta: 1.0}
+        forward: |
+          e = Exp (x)
+          one = Constant <value_float = 1.0> ()
+          s = Add (e, one)
+          y = Log (s)
+        gradient: |
+          s = Sigmoid (x)
+          slight = Constant <value = double {1.000000000001}> ()
+          t = Mul (s, slight)
+          dx = Mul (dy, t)
+      acme.Square:
+        inputs: [x]
+        outputs: [y]
+        forward: y = Mul (x, x)
+"""
+UNDECIDED = """\
+    gradcheck: 1
+    ops:
+      acme.Largest:
+        inputs: [x]
+        outputs: [y]
+        forward: |
+          k = Constant <value_ints = [1]> ()
+          v, i = TopK (x, k)
+          y = Exp (v)
+        gradient: dx = Identity (x)
+"""
+
+
+def timeless(text: str) -> str:
+    return re.sub(r"\d+\.\d+s", "TIME", text)
+
+
+def spec(folder: Path, text: str, name: str = "own.gradcheck.yaml") -> str:
+    (folder / name).write_text(dedent(text))
+    return name
+
+
+def test_operators_are_proven_in_a_table(gradcheck: Command) -> None:
+    ran = gradcheck("prove", "relu", "Tanh", "Floor", "gradcheck.Angle")
+    assert (ran.code, ran.err) == (0, "")
+    assert timeless(ran.out) == dedent("""\
+        operator         rule       cases    odds   time  method
+        Relu             proven        11   2^-60  TIME  integers
+        Tanh             proven        11  2^-101  TIME  residues
+        Floor            by nature                 TIME
+        gradcheck.Angle  tested                    TIME
+
+        Floor: no derivative, by nature: it rounds
+
+        4 operators: 2 proven, 1 by nature, 1 tested in TIME
+    """)
+
+
+def test_of_one_operator_all_is_said(gradcheck: Command) -> None:
+    ran = gradcheck("prove", "Elu")
+    assert "Elu is proven on 33 cases over shape (11 values), alpha (3); a wrong rule" in ran.out
+    composed = gradcheck("prove", "Mish")
+    assert composed.code == 0
+    assert "its definition names Mul,\n  Softplus, Tanh: all proven" in composed.out
+    assert max(map(len, (ran.out + composed.out).splitlines())) <= 80
+
+
+def test_a_wrong_rule_of_a_spec_fails_with_the_smallest_case(gradcheck: Command, folder: Path) -> None:
+    ran = gradcheck("prove", spec(folder, WRONG))
+    assert ran.code == 1
+    assert "acme.Softplus  WRONG" in ran.out
+    assert "WRONG acme.Softplus: inputs []\n  the rule gives  1.000000000001 times the derivative\n" in ran.out
+    assert "acme.Square: composed of other operators, it needs no rule" in ran.out
+
+
+def test_a_rule_that_no_exact_number_decides_is_neither(gradcheck: Command, folder: Path) -> None:
+    ran = gradcheck("prove", spec(folder, UNDECIDED))
+    assert ran.code == 3
+    assert "TopK has no exact meaning here" in ran.out
+
+
+INDEXED = """\
+    gradcheck: 1
+    ops:
+      acme.Pick:
+        inputs: [x, i]
+        outputs: [y]
+        cuts: [i]
+        forward: y = GatherElements (x, i)
+        gradient: |
+          z = Sub (x, x)
+          dx = ScatterElements <reduction = "add"> (z, i, dy)
+      acme.Divides:
+        inputs: [x]
+        outputs: [y]
+        forward: |
+          z = Sub (x, x)
+          y = Div (x, z)
+        gradient: dx = Identity (dy)
+      acme.Wide:
+        inputs: [x]
+        outputs: [y]
+        forward: |
+          n = Constant <value_ints = [3000000]> ()
+          f = Constant <value_ints = [-1]> ()
+          r = Reshape (x, f)
+          e = Exp (r)
+          t = Tile (e, n)
+          y = ReduceSum <keepdims = 0> (t)
+        gradient: dx = Mul (x, dy)
+"""
+
+
+def test_operators_of_indices_are_proven_and_those_beyond_exact_numbers_end_soon(
+    gradcheck: Command, folder: Path
+) -> None:
+    ran = gradcheck("prove", spec(folder, INDEXED), "--output-format", "json")
+    proofs = json.loads(ran.out)["proofs"]
+    assert (ran.code, [proof["status"] for proof in proofs]) == (3, ["proven", "neither", "neither"])
+    assert [proof["says"] for proof in proofs[1:]] == [
+        "roots, or a division by 0, that no draw fits", "Tile has more entries here than are decided exactly",
+    ]  # fmt: skip
+
+
+GELU = """\
+    gradcheck: 1
+    ops:
+      acme.Gelu:
+        inputs: [x]
+        outputs: [y]
+        forward: y = Gelu (x)
+        gradient: |
+          r = Constant <value = double {0.7071067811865476}> ()
+          c = Constant <value = double {PDF}> ()
+          half = Constant <value = double {0.5}> ()
+          xr = Mul (x, r)
+          e = Erf (xr)
+          eh = Mul (e, half)
+          cdf = Add (eh, half)
+          square = Mul (xr, xr)
+          minus = Neg (square)
+          density = Exp (minus)
+          pdf = Mul (density, c)
+          xp = Mul (x, pdf)
+          s = Add (cdf, xp)
+          dx = Mul (dy, s)
+"""
+
+
+@pytest.mark.parametrize("constant, code, said", [
+    ("0.3989422804014327", 3, "agrees with the derivative but for some roundings"),
+    ("0.3989422804018", 1, "WRONG acme.Gelu: inputs []"),
+])  # fmt: skip
+def test_a_rounded_constant_is_not_taken_for_a_wrong_rule(
+    gradcheck: Command, folder: Path, constant: str, code: int, said: str
+) -> None:
+    ran = gradcheck("prove", spec(folder, GELU.replace("PDF", constant)))
+    assert (ran.code, said in " ".join(ran.out.split())) == (code, True)
+
+
+def test_json_has_every_field(gradcheck: Command) -> None:
+    ran = gradcheck("prove", "Exp", "LSTM", "--output-format", "json")
+    made = json.loads(ran.out)
+    exp, lstm, own = made["proofs"]
+    assert (ran.code, made["schema"]) == (0, "gradcheck.proofs/1")
+    assert (exp["operator"], exp["status"], exp["method"], exp["cases"]) == ("Exp", "proven", "residues", 11)
+    assert exp["odds"] < -60 < 0 < exp["seconds"]
+    assert (lstm["status"], own["operator"], own["status"]) == ("by parts", "gradcheck.LSTM", "tested")
+    assert "gradcheck.LSTM" in lstm["parts"]
+
+
+@pytest.mark.parametrize("args, message", [
+    ((), "name operators or a spec, or give --all"),
+    (("--all", "Relu"), "name operators or a spec, or give --all, not both"),
+    (("Convv",), "no operator 'Convv' is known. Did you mean 'Conv'?"),
+    (("mlp.onnx",), "mlp.onnx is a model; prove takes operators, such as Conv, and specs."),
+    (("missing.yaml",), "missing.yaml: cannot be read"),
+    (("wrong.gradcheck.yaml", "--timeout", "no"), "'no' is no duration"),
+])  # fmt: skip
+def test_what_cannot_be_proven_is_a_usage_error(gradcheck: Command, args: tuple[str, ...], message: str) -> None:
+    ran = gradcheck("prove", *args)
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
+
+
+def test_a_spec_without_operators_is_told_so(gradcheck: Command, folder: Path) -> None:
+    plain = "gradcheck: 1\ngraphs:\n  g: {inputs: {x: {shape: [2]}}, nodes: 'y = Exp (x)', outputs: [y]}\n"
+    ran = gradcheck("prove", spec(folder, plain))
+    assert (ran.code, "defines no operators under 'ops'" in ran.err) == (2, True)
+
+
+def test_names_of_a_spec_cannot_move_the_cursor(gradcheck: Command, folder: Path) -> None:
+    text = dedent(WRONG).replace("acme.Softplus", '"acme.Soft\\u001b[2Jplus"')
+    (folder / "own.gradcheck.yaml").write_text(text)
+    ran = gradcheck("prove", "own.gradcheck.yaml")
+    assert "\x1b" not in ran.out + ran.err
+
+
+def test_operators_of_another_name_are_all_proven(gradcheck: Command) -> None:
+    ran = gradcheck("prove", "trilu")
+    assert [line.split()[:2] for line in ran.out.splitlines()[1:3]] == [
+        ["Trilu", "proven"],
+        ["com.microsoft.Trilu", "proven"],
+    ]
+
+
+@pytest.mark.slow
+def test_all_rules_are_proven_or_tested_in_less_than_two_minutes(gradcheck: Command) -> None:
+    ran = gradcheck("prove", "--all", "--output-format", "json")
+    proofs = json.loads(ran.out)["proofs"]
+    assert ran.code == 0
+    assert sum(proof["status"] == "proven" for proof in proofs) >= 0.8 * len(proofs)
+    assert {proof["status"] for proof in proofs} == {"proven", "tested"}
