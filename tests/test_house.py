@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gradcheck_cli"
 FLOORS = """
 cli
-api reference report training zoo
+reference
+api report training zoo
 checks export
 compare model
 jacobian points

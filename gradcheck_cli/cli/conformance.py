@@ -17,7 +17,7 @@ from gradcheck_cli.cli.options import TEXT_OR_JSON
 from gradcheck_cli.errors import shown
 
 if TYPE_CHECKING:
-    from gradcheck_cli.reference.scores import Answer, Score
+    from gradcheck_cli.reference.scores import Score, Scored
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -104,11 +104,11 @@ def board(scores: tuple[Path, ...], output: Path | None) -> int:
     return 0
 
 
-def _progress(total: int) -> Callable[[Answer], None]:
+def _progress(total: int) -> Callable[[Scored], None]:
     """A function that counts answers on stderr, if that is a terminal."""
     count = 0
 
-    def told(answer: Answer) -> None:
+    def told(answer: Scored) -> None:
         nonlocal count
         count += 1
         if sys.stderr.isatty() and (count % _DOTS == 0 or count == total):

@@ -232,8 +232,8 @@ class _Trial:
         return all(self.runs({**sizes, d: 1}) for d in group.dims)
 
     def go(self, groups: Sequence[DimGroup]) -> bool:
-        """True if the model runs at all sizes that the groups would be assigned."""
-        return all(map(self.runs, _assigned(groups)))
+        """True if the groups have enough sizes, and the model runs at all that they would be assigned."""
+        return all(len(group.sizes) >= RUNS for group in groups) and all(map(self.runs, _assigned(groups)))
 
     def moves(self, group: DimGroup) -> DimGroup | None:
         """The group with the sizes at which the model runs; None if those are too few."""

@@ -24,7 +24,7 @@ from onnx import numpy_helper
 Arrays = dict[str, Any]
 
 
-class Engine(Protocol):
+class Tested(Protocol):
     """An engine under test; an error that it raises counts as a refusal."""
 
     name: str
@@ -203,19 +203,20 @@ class Gradcheck:
     def vjp(self, inputs: Arrays, cotangents: Arrays, xs: list[str]) -> tuple[Arrays, Mapping[str, Any]]:
         import tempfile
 
-        import gradcheck_cli as gc
+        from gradcheck_cli.api import load, save
+        from gradcheck_cli.api.gradients import gradients as add_gradients
         from gradcheck_cli.errors import GradcheckError
 
-        tested = gc.load(self.model)
-        found = gc.gradients([tested[y] for y in cotangents], [tested[x] for x in xs], list(cotangents.values()))
+        tested = load(self.model)
+        found = add_gradients([tested[y] for y in cotangents], [tested[x] for x in xs], list(cotangents.values()))
         names = [o.name for o in onnx.load(self.model).graph.output]
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "gradient.onnx"
             outputs = [*(tested[n] for n in names), *(g for g in found if g is not None)]
             try:
-                gc.save(tested, file, outputs)
+                save(tested, file, outputs)
             except GradcheckError:  # what is no x may decide what an operator does: it has its value in the file
-                gc.save(tested, file, outputs, feeds={n: v for n, v in inputs.items() if n not in xs})
+                save(tested, file, outputs, feeds={n: v for n, v in inputs.items() if n not in xs})
             made = _run(onnx.load(file), inputs)
         gradients = {x: None if g is None else made[g.name] for x, g in zip(xs, found, strict=True)}
         return {n: made[n] for n in names}, gradients
@@ -266,7 +267,7 @@ ENGINES: dict[str, type[Any]] = {
 }
 
 
-def engine(name: str) -> Engine:
+def engine(name: str) -> Tested:
     """An engine of the table, or one of a file: `path.py:Class`."""
     if name in ENGINES:
         return ENGINES[name]()
@@ -285,8 +286,8 @@ def tensors(folder: Path, kind: str, names: Iterable[str]) -> Arrays:
     return {name: numpy_helper.to_array(onnx.load_tensor(file)) for name, file in files if file.exists()}
 
 
-def answer(tested: Engine, folder: Path, out: Path) -> dict[str, Any]:
-    """What an engine says of a case; its outputs and gradients go to a file."""
+def answer(tested: Tested, folder: Path, out: Path) -> dict[str, Any]:
+    """The answer of an engine to a case; its outputs and gradients go to a file."""
     start = time.perf_counter()
     graph = onnx.load(folder / "model.onnx", load_external_data=False).graph
     inputs = tensors(folder, "input", (i.name for i in graph.input))

@@ -39,8 +39,8 @@ PATIENCE = 60.0  # seconds that an engine may take for a case
 _START = 60.0  # and to be imported
 
 
-class Answer(Struct, frozen=True, omit_defaults=True):
-    """What came of one case; `error` is in units of its bound, and `x` is the input with the largest."""
+class Scored(Struct, frozen=True, omit_defaults=True):
+    """The outcome of one case; `error` is in units of its bound, and `x` is the input with the largest."""
 
     case: str
     operator: str
@@ -57,7 +57,7 @@ class Score(Struct, frozen=True):
     """The answers of one engine."""
 
     engine: str
-    answers: tuple[Answer, ...]
+    answers: tuple[Scored, ...]
     schema: str = SCHEMA
 
     def count(self, status: Status) -> int:
@@ -71,9 +71,9 @@ class Score(Struct, frozen=True):
             found.setdefault(answer.operator, Counter())[answer.status] += 1
         return found
 
-    def smallest(self, status: Status) -> Mapping[str, Answer]:
+    def smallest(self, status: Status) -> Mapping[str, Scored]:
         """The case of the fewest nodes in which an operator has a status."""
-        found: dict[str, Answer] = {}
+        found: dict[str, Scored] = {}
         for answer in sorted((a for a in self.answers if a.status == status), key=lambda a: (a.nodes, a.case)):
             found.setdefault(answer.operator, answer)
         return found
@@ -132,7 +132,7 @@ def require(names: Iterable[str]) -> None:
 
 
 def run(
-    name: str, folders: Sequence[Path], python: str, told: Callable[[Answer], None], patience: float = PATIENCE
+    name: str, folders: Sequence[Path], python: str, told: Callable[[Scored], None], patience: float = PATIENCE
 ) -> Score:
     """The score of an engine that `python` can import."""
     answers = []
@@ -146,10 +146,10 @@ def run(
 def _said(
     name: str, folders: Sequence[Path], python: str, out: Path, patience: float
 ) -> Iterator[tuple[Path, Mapping[str, Any] | None]]:
-    """What the engine says of each case; None where it crashes or hangs."""
+    """The answers of the engine, case by case; None where it crashes or hangs."""
     left = list(folders)
     while left:
-        with _Worker(name, python, out) as worker:
+        with _Runner(name, python, out) as worker:
             if worker.heard(_START) is None:
                 raise UsageError(f"engine {name!r} does not start in {python}: {worker.complaint()}")
             for folder in tuple(left):
@@ -160,7 +160,7 @@ def _said(
                     break
 
 
-class _Worker:
+class _Runner:
     """A process that runs an engine."""
 
     def __init__(self, name: str, python: str, out: Path) -> None:
@@ -175,7 +175,7 @@ class _Worker:
             self.errors.close()
             raise UsageError(f"{python} cannot be run: {error.strerror}") from error
 
-    def __enter__(self) -> _Worker:
+    def __enter__(self) -> _Runner:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -212,11 +212,11 @@ class _Worker:
         return lines[-1][:300] if lines else "it said nothing"
 
 
-def judged(folder: Path, said: Mapping[str, Any] | None, out: Path) -> Answer:
+def judged(folder: Path, said: Mapping[str, Any] | None, out: Path) -> Scored:
     """The answer of a case, from what an engine said and wrote."""
     known = json.loads((folder / "case.json").read_text())
     graph = onnx.load(folder / "model.onnx", load_external_data=False).graph
-    answer = Answer(folder.name, known["operator"], "crashed", nodes=len(graph.node))
+    answer = Scored(folder.name, known["operator"], "crashed", nodes=len(graph.node))
     if said is None:
         return answer
     answer = msgspec.structs.replace(answer, seconds=round(said["seconds"], 4))
@@ -252,7 +252,7 @@ def _worst(x: str, given: Array | None, wanted: Array, bound: float) -> tuple[st
 
 
 def _pattern(given: Array, wanted: Array, bound: float) -> str:
-    """What a wrong gradient looks like beside the right one."""
+    """A description of a wrong gradient beside the right one."""
     off = np.abs(given - wanted) > bound
     what = f"{int(off.sum())} of {off.size} entries"
     if not off.any():

@@ -49,6 +49,7 @@ _MOVES = 4  # runs at inputs moved by a rounding of float32
 _ROUNDINGS, _SHARE = 64.0, 2e-4  # allowed: such moves times this, and this share of the largest entry
 _AGREES = 1e-5  # relative, of a slope along a random direction and that of differences of another implementation
 _AGREES_SINGLE = 2e-2  # where that computes in float32
+_FLAT = 4.0  # roundings of what is read: 1 - tanh(x)^2 has an absolute error where tanh saturates
 _STEPS = (1.0, 0.1)  # times the usual one: a smaller one stays on this side of a kink
 _LARGEST = 4096  # entries of a tensor
 
@@ -97,7 +98,7 @@ class Case(Struct, frozen=True):
         return folder
 
 
-class Draft(Struct, frozen=True):
+class Sample(Struct, frozen=True):
     """A model that may become a case, with inputs that have to be as they are; others are drawn."""
 
     name: str
@@ -124,7 +125,7 @@ def operators() -> list[str]:
     return sorted({name for _, row in rows() for name in row["operators"]})
 
 
-def drafts() -> Iterator[Draft]:
+def drafts() -> Iterator[Sample]:
     """A draft for each combination that ONNX accepts, numbered within an operator and opset."""
     counts: dict[str, int] = {}
     for kind, row in rows():
@@ -134,7 +135,7 @@ def drafts() -> Iterator[Draft]:
             chosen = {"op": operator, **dict(zip(row.get("choices", ()), values, strict=True))}
             inputs, nodes = (Template(row[part]).substitute(chosen) for part in ("inputs", "nodes"))
             if (model := _model(row["opset"], inputs, nodes)) is not None:
-                yield Draft(f"{stem}_{number:03d}", operator, kind, model, {})
+                yield Sample(f"{stem}_{number:03d}", operator, kind, model, {})
 
 
 def _model(opset: int, inputs: str, nodes: str) -> onnx.ModelProto | None:
@@ -154,7 +155,7 @@ def _model(opset: int, inputs: str, nodes: str) -> onnx.ModelProto | None:
     return inferred
 
 
-def onnx_drafts() -> Iterator[Draft]:
+def onnx_drafts() -> Iterator[Sample]:
     """ONNX's own node cases, each at the first opset at which all of its operators have this meaning."""
     drawn, drawn_by_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -178,7 +179,9 @@ def onnx_drafts() -> Iterator[Draft]:
         settle(model)
         inputs = {v.name: np.asarray(a) for v, a in zip(model.graph.input, case.data_sets[0][0], strict=False)}
         name, written_out, _ = case.name.partition("_expanded")  # the operator as the function that defines it
-        yield Draft(case.name, own.get(name, name) + (" by its function" if written_out else ""), "onnx", model, inputs)
+        yield Sample(
+            case.name, own.get(name, name) + (" by its function" if written_out else ""), "onnx", model, inputs
+        )
 
 
 def settle(model: onnx.ModelProto) -> None:
@@ -210,7 +213,7 @@ def floats(values: Any) -> list[str]:
     return [v.name for v in values if v.type.tensor_type.elem_type in FLOATS]
 
 
-def case_of(draft: Draft, confirm: Callable[[Case], tuple[str, float]]) -> Case:
+def case_of(draft: Sample, confirm: Callable[[Case], tuple[str, float]]) -> Case:
     """The case that a draft makes; Dropped with the reason if it makes none.
 
     confirm  the oracle that agrees with the gradients of a case, and its gap
@@ -237,7 +240,7 @@ def case_of(draft: Draft, confirm: Callable[[Case], tuple[str, float]]) -> Case:
                 oracle=oracle, gap=gap)  # fmt: skip
 
 
-def _inputs(tested: Model, draft: Draft, xs: list[str], ys: list[str]) -> Iterator[Feeds]:
+def _inputs(tested: Model, draft: Sample, xs: list[str], ys: list[str]) -> Iterator[Feeds]:
     """The inputs as given, then some whose floats are drawn, in the dtypes of the model."""
     if all(x in draft.inputs for x in xs):
         yield draft.inputs
@@ -256,13 +259,13 @@ def _inputs(tested: Model, draft: Draft, xs: list[str], ys: list[str]) -> Iterat
             yield {n: np.asarray(v, _dtype(draft, n)) for n, v in {**draft.inputs, **seen[0]}.items()}
 
 
-def _dtype(draft: Draft, name: str) -> Any:
+def _dtype(draft: Sample, name: str) -> Any:
     [value] = [v for v in draft.model.graph.input if v.name == name]
     return onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
 
 
 def _judged(tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> tuple[bool, set[str]]:
-    """Whether all entries of all pairs pass, none of them at a kink, and the inputs that have no gradient by nature."""
+    """True if all entries of all pairs pass, none at a kink; and the inputs that have no gradient by nature."""
     settings = Settings(
         x=tuple(xs), y=tuple(ys), x_init_value={x: inputs[x] for x in xs}, forward="internal", test_data=None,
         extra_feed_dict={n: v for n, v in inputs.items() if n not in xs}, mode="full", jobs=1, timeout=20.0,
@@ -277,7 +280,7 @@ def _judged(tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> tuple
     return plain and clean, set(xs) - passed
 
 
-def _referenced(draft: Draft, tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> Case:
+def _referenced(draft: Sample, tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> Case:
     """The case with its reference gradients and their bounds, not confirmed yet."""
     rng = np.random.default_rng(zlib.crc32(draft.name.encode()))
     graph = draft.model.graph
@@ -298,15 +301,17 @@ def _referenced(draft: Draft, tested: Model, xs: list[str], ys: list[str], input
     at = run(found, inputs)
     if not all(np.isfinite(g).all() for g in at):
         raise Dropped("not finite")
-    bounds = _bounds(found, at, xs, inputs, rng)
+    bounds = _bounds(found, at, xs, inputs, cotangents, rng)
     outputs = {n: np.asarray(v, types[n]) for n, v in values.items()}
     opset = max((e.version for e in draft.model.opset_import if not e.domain), default=0)
     return Case(draft.name, draft.operator, opset, draft.kind, draft.model, inputs, outputs, cotangents,
                 dict(zip(xs, at, strict=True)), bounds)  # fmt: skip
 
 
-def _bounds(found: Any, at: list[Array], xs: list[str], inputs: Feeds, rng: np.random.Generator) -> dict[str, float]:
-    """How far gradients may be off: by what roundings of float32 do to them, and a share of their size."""
+def _bounds(
+    found: Any, at: list[Array], xs: list[str], inputs: Feeds, cotangents: Feeds, rng: np.random.Generator
+) -> dict[str, float]:
+    """Errors that gradients may have: from roundings of float32, and a share of their size."""
     spread = [float(np.max(np.abs(g - here), initial=0.0)) for g, here in zip(_short(found, inputs), at, strict=True)]
     for _ in range(_MOVES):
         moved = {
@@ -315,7 +320,9 @@ def _bounds(found: Any, at: list[Array], xs: list[str], inputs: Feeds, rng: np.r
         for i, (far, here) in enumerate(zip(run(found, moved), at, strict=True)):
             spread[i] = max(spread[i], float(np.max(np.abs(far - here), initial=0.0)))
     largest = max((float(np.max(np.abs(g), initial=0.0)) for g in at), default=0.0)
-    return {x: _ROUNDINGS * s + _SHARE * max(largest, 1e-3) for x, s in zip(xs, spread, strict=True)}
+    read = max((float(np.max(np.abs(inputs[x]), initial=1.0)) for x in xs), default=1.0)
+    flat = _FLAT * float(np.finfo(SINGLE).eps) * read * sum(float(np.sum(np.abs(ct))) for ct in cotangents.values())
+    return {x: _ROUNDINGS * s + _SHARE * max(largest, 1e-3) + flat for x, s in zip(xs, spread, strict=True)}
 
 
 def _short(found: Any, inputs: Feeds) -> list[Array]:

@@ -547,3 +547,13 @@ def test_files_are_right_at_other_sizes_and_values_or_refused(name: str, tmp_pat
             wanted = slopes(own, feed, x, 1e-2 if dtype == np.float32 else 1e-5)
             assert gradient.shape == feed[x].shape
             np.testing.assert_allclose(gradient, wanted, **near)
+
+
+def test_bounds_of_a_slice_that_may_hardly_vary_are_refused_or_right(tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]>
+        g (float[20,10,5] x, int64[1] a, int64[1] b, int64[1] c, int64[1] d) => (float[20,m,5] y) { y = Slice(x,a,b,c,d) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    loaded = gc.load(tmp_path / "m.onnx")
+    (dx,) = gc.gradients(loaded["y"], loaded["x"])
+    with pytest.raises(UnsupportedError, match="Fix it: --feed"):
+        gc.save(loaded, tmp_path / "g.onnx", [loaded["y"], dx])

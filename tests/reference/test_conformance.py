@@ -15,8 +15,8 @@ from gradcheck_cli.errors import UsageError
 from gradcheck_cli.reference.scores import Score, cases_in, publish, run, write
 from gradcheck_cli.reference.suite import (
     Case,
-    Draft,
     Dropped,
+    Sample,
     case_of,
     confirmed,
     drafts,
@@ -169,7 +169,7 @@ def test_an_operator_at_a_kink_makes_no_case() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 13]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     )
-    at = Draft("kink", "Relu", "attributes", model, {"x": np.zeros(2, np.float32)})
+    at = Sample("kink", "Relu", "attributes", model, {"x": np.zeros(2, np.float32)})
     case = case_of(at, confirmed)  # other numbers are drawn
     assert np.abs(case.inputs["x"]).min() > 0
 
