@@ -551,7 +551,8 @@ def test_files_are_right_at_other_sizes_and_values_or_refused(name: str, tmp_pat
 
 def test_bounds_of_a_slice_that_may_hardly_vary_are_refused_or_right(tmp_path: Path) -> None:
     text = """<ir_version: 9, opset_import: ["" : 18]>
-        g (float[20,10,5] x, int64[1] a, int64[1] b, int64[1] c, int64[1] d) => (float[20,m,5] y) { y = Slice(x,a,b,c,d) }"""
+        g (float[20,10,5] x, int64[1] a, int64[1] b, int64[1] c, int64[1] d) => (float[20,m,5] y)
+        { y = Slice(x,a,b,c,d) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
     loaded = gc.load(tmp_path / "m.onnx")
     (dx,) = gc.gradients(loaded["y"], loaded["x"])
