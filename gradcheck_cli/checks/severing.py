@@ -92,7 +92,7 @@ def _judged(check: Check, ys: Iterable[str], severance: Severance) -> Check:
         check,
         status="severed",
         code=CODE,
-        gates=() if others else ("severed",),
+        gates=(*(word for word in check.gates if word == "forward"), *(() if others else ("severed",))),
         gradient=gradient,
         message=sentence(found, check.x, check.y, severance),
         notes=(*advice(found, check.x, check.y, severance), *check.notes),

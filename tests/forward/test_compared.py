@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from google.protobuf import json_format
 from onnx import TensorProto, helper, numpy_helper
 
 import gradcheck_cli as gc
@@ -235,3 +236,17 @@ def test_rounding_of_long_sums_of_near_equals_is_no_difference(tmp_path: Path, n
     wrong = {**gc.OPS, off.key: replace(off, forward=lambda x, **rest: off.forward(x, **rest) * 1.2)}
     [record] = gc.check(gc.load(path), mode="directional", val_range={"x": (1000.0, 1001.0)}, ops=wrong).checks
     assert record.forward["agrees"] is False
+
+
+@pytest.mark.parametrize("name", ["m.onnxtxt", "m.textproto", "m.json"])
+def test_models_in_text_are_compared_too(name: str, tmp_path: Path) -> None:
+    head = '<ir_version: 9, opset_import: ["" : 18]>'
+    model = onnx.parser.parse_model(head + " g (float[3] x) => (float[3] y) { y = Tanh(x) }")
+    written = {
+        "m.onnxtxt": lambda: onnx.printer.to_text(model),
+        "m.textproto": lambda: str(model),
+        "m.json": lambda: json_format.MessageToJson(model),
+    }
+    (tmp_path / name).write_text(written[name]())
+    [check] = gc.check(gc.load(tmp_path / name)).checks
+    assert (check.status, check.forward["agrees"]) == ("pass", True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto
 
@@ -178,3 +179,14 @@ def test_a_gradient_of_masks_alone_says_that_it_is_piecewise_constant() -> None:
     found = Procedure(read_proto(relu, "net.onnx"), Settings(second_order=True)).run("net")
     [second] = [c for c in found if c.gradient_of]
     assert (second.status, "the gradient is piecewise constant in x" in second.notes) == ("pass", True)
+
+
+def test_a_forward_run_that_differs_counts_beside_a_gradient_that_is_severed(tmp_path: Path) -> None:
+    text = '<ir_version: 9, opset_import: ["" : 18]> g (float[3] x) => (float[3] y) { y = Round(x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    (tmp_path / "test_data_set_0").mkdir()
+    for name, values in (("input_0", [0.3, 1.4, 2.6]), ("output_0", [0.0, 1.0, 7.0])):
+        tensor = onnx.numpy_helper.from_array(np.array(values, np.float32), name[0].replace("i", "x").replace("o", "y"))
+        (tmp_path / "test_data_set_0" / f"{name}.pb").write_bytes(tensor.SerializeToString())
+    report = gc.check(gc.load(tmp_path / "m.onnx"), fail_on="forward", test_data="auto")
+    assert (report.checks[0].status, report.checks[0].gates, report.exit_code) == ("severed", ("forward", "severed"), 1)
