@@ -448,21 +448,21 @@ def sizing(graph: Graph, tape: Tape, outputs: Sequence[str], fixed: Collection[s
 
 
 def settling(graph: Graph, tape: Tape, fixed: Collection[str]) -> Iterator[str]:
-    """Inputs whose values are metadata of an operator on numbers: an axis, a mode.
-
-    Where its result is selected by data, its derivative reads what was selected, however many these are.
-    """
-    metadata = {
-        n for step in tape.steps if step.op.moves != "selected" and _of_numbers(tape, step) for n in step.statics
-    }
+    """Inputs whose values are metadata of an operator on numbers: an axis, a mode."""
+    metadata = {n for step in tape.steps if _decides(step.op) and _of_numbers(tape, step) for n in step.statics}
     for node in graph.nodes:  # of composed operators no step has them
         op = tape.ops.get((node.domain, node.op))
-        static = op.static.values() if op is not None and op.moves != "selected" else ()
+        static = op.static.values() if op is not None and _decides(op) else ()
         given = (node.inputs[i] for i in static if i < len(node.inputs))
         metadata.update(tape.named[n].name for n in given if n in tape.named and _inexact(tape, node.outputs))
     for name in graph.free_inputs:
         if name not in fixed and name in tape.values and not metadata.isdisjoint(_valued(graph, tape, name)):
             yield name
+
+
+def _decides(op: Op) -> bool:
+    """True where the derivative follows from metadata: not of a layout, nor of a selection, whose results are read."""
+    return op.moves not in ("all", "selected")
 
 
 def _inexact(tape: Tape, names: Iterable[str]) -> bool:
