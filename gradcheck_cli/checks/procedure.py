@@ -182,7 +182,7 @@ class Procedure:
         pairs = self._pairs()
         second, branches = self._second_order(), Branches(self.graph)
         forward = RuntimeComparison(self.source, self.settings, self.ops, self.ys)
-        for index, point in self._each_point(pairs):
+        for index, point in self.each_point(pairs):
             forward.ask(point)
             pairs, problems, ready = self._ready(pairs, point, index)
             self.checkups.at({y: problem.tape for y, problem in problems.items()}, [(p.x, p.y) for p in pairs], index)
@@ -215,7 +215,7 @@ class Procedure:
         from gradcheck_cli.checks.parts import share_of
 
         pairs = self._pairs()
-        for index, point in self._each_point(pairs):
+        for index, point in self.each_point(pairs):
             pairs, problems, ready = self._ready(pairs, point, index)
             self.compare_all(ready, problems, index)
         return {(pair.x, pair.y): share_of(pair) for pair in pairs}
@@ -262,7 +262,7 @@ class Procedure:
         bits = {x: 1 << i for i, x in enumerate(xs)}
         return [Pair(x, y) for y in self.ys for x in self.xs if behind.get(y, 0) & bits[x]]
 
-    def _each_point(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Point]]:
+    def each_point(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Point]]:
         """The points, all with the sizes of the first: the usual ones, or smaller ones at which every pair fits."""
         dims: Mapping[str, int] = {}
         only, ends = self.settings.point, [(pair.x, pair.y) for pair in pairs]

@@ -44,7 +44,6 @@ def write(folder: Path, only: tuple[str, ...], verbose: bool) -> int:
     """
     from gradcheck_cli.reference import scores as scores_of
 
-    scores_of.require(only)
     reasons: Counter[str] = Counter()
 
     def told(name: str, dropped: str) -> None:
@@ -119,12 +118,12 @@ def _progress(total: int) -> Callable[[Scored], None]:
 
 def _print(score: Score) -> None:
     """The counts, then the smallest wrong case of each operator."""
-    from gradcheck_cli.reference.scores import STATUSES
+    from gradcheck_cli.reference.scores import FAULTS, STATUSES
 
     for status, meaning in STATUSES.items():
         if number := score.count(status):
             click.echo(f"{number:6}  {status:8} {meaning}")
-    for status in ("wrong", "forward", "crashed"):
+    for status in FAULTS:
         for operator, answer in score.smallest(status).items():
             click.echo(f"\n{status}  {shown(operator)}  {shown(answer.case)}\n       {shown(answer.message)}")
 

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,7 +40,7 @@ class Tested(Protocol):
         """
 
 
-class Torch:
+class Torch(ABC):
     """PyTorch's gradients of a module from a converter; weights that it takes as constants alone are not asked for."""
 
     name = "torch"
@@ -47,8 +48,9 @@ class Torch:
     def load(self, model: Path) -> None:
         self.proto = onnx.load(model)
 
+    @abstractmethod
     def _module(self, proto: onnx.ModelProto) -> Any:
-        raise NotImplementedError
+        """The module that computes a model."""
 
     def vjp(self, inputs: Arrays, cotangents: Arrays, xs: list[str]) -> tuple[Arrays, Mapping[str, Any]]:
         try:
@@ -251,12 +253,17 @@ def _held(proto: onnx.ModelProto, values: Arrays) -> onnx.ModelProto:
     return made
 
 
-def _run(proto: onnx.ModelProto, feeds: Arrays) -> Arrays:
+def session_of(proto: onnx.ModelProto) -> Any:
+    """A session of onnxruntime on one thread, which says nothing of what it warns of."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _run(proto: onnx.ModelProto, feeds: Arrays) -> Arrays:
+    session = session_of(proto)
     wanted = {i.name for i in session.get_inputs()}
     made = session.run(None, {n: v for n, v in feeds.items() if n in wanted})
     return dict(zip([o.name for o in session.get_outputs()], made, strict=True))

@@ -34,6 +34,7 @@ STATUSES: Mapping[Status, str] = {
     "refused": "an error that says so",
     "crashed": "the process ended, or took too long",
 }
+FAULTS: tuple[Status, ...] = ("wrong", "forward", "crashed")
 SCHEMA = "gradcheck.conformance/1"
 PATIENCE = 60.0  # seconds that an engine may take for a case
 _START = 60.0  # and to be imported
@@ -93,10 +94,12 @@ class Score(Struct, frozen=True):
 
 def write(root: Path, told: Callable[[str, str], None], only: Sequence[str] = ()) -> int:
     """Writes all cases, or those of some operators; returns their number.  `told` gets each name, and why it makes none."""
-    count = 0
-    for draft in (*drafts(), *onnx_drafts()):
-        if only and draft.operator not in only:
-            continue
+    every, count = [*drafts(), *onnx_drafts()], 0
+    known = {draft.operator for draft in every}
+    for name in only:
+        if name not in known:
+            raise UsageError(f"there are models of no operator {name!r}.{did_you_mean(name, known)}")
+    for draft in (draft for draft in every if not only or draft.operator in only):
         try:
             case_of(draft, confirmed).write(root)
         except (Dropped, GradcheckError) as reason:
@@ -121,14 +124,6 @@ def cases_in(root: Path, only: Sequence[str] = ()) -> list[Path]:
     if not chosen:
         raise UsageError(f"{root} has no case of {', '.join(only)}.{did_you_mean(only[0], {*map(operator_of, found)})}")
     return chosen
-
-
-def require(names: Iterable[str]) -> None:
-    """UsageError for a name of which there is no draft."""
-    known = {draft.operator for draft in (*drafts(), *onnx_drafts())} if names else set()
-    for name in names:
-        if name not in known:
-            raise UsageError(f"there are models of no operator {name!r}.{did_you_mean(name, known)}")
 
 
 def run(
@@ -306,11 +301,8 @@ def publish(scores: Sequence[Score], path: Path) -> None:
         loader=PackageLoader("gradcheck_cli.reference", "."), autoescape=True, undefined=StrictUndefined
     )
     engine_names, rows = table(scores)
-    faults = [(s.engine, sorted((a for status in _FAULTS for a in s.smallest(status).values()),
+    faults = [(s.engine, sorted((a for status in FAULTS for a in s.smallest(status).values()),
                                 key=lambda a: (a.operator, a.case))) for s in scores]  # fmt: skip
     path.write_text(pages.get_template(f"scoreboard{path.suffix}").render(
         scores=scores, statuses=STATUSES, engines=engine_names, rows=rows, faults=faults, total=len(scores[0].answers)
     ))  # fmt: skip
-
-
-_FAULTS: tuple[Status, ...] = ("wrong", "forward", "crashed")

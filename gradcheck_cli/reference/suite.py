@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import onnx
 import yaml
-from msgspec import Struct
+from msgspec import Struct, structs
 from onnx import TensorProto, defs, numpy_helper
 
 from gradcheck_cli.api import run
@@ -39,6 +39,7 @@ from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.graph import Array
 from gradcheck_cli.model import Model
 from gradcheck_cli.ops import OPS
+from gradcheck_cli.reference.engines import session_of
 from gradcheck_cli.settings import Settings
 
 Feeds = dict[str, Array]
@@ -106,7 +107,6 @@ class Sample(Struct, frozen=True):
     kind: str
     model: onnx.ModelProto
     inputs: Feeds
-    opset: int = 0
 
 
 class Dropped(Exception):
@@ -236,8 +236,7 @@ def case_of(draft: Sample, confirm: Callable[[Case], tuple[str, float]]) -> Case
         raise Dropped("no gradient by nature")
     case = _referenced(draft, tested, xs, ys, inputs)
     oracle, gap = confirm(case)
-    return Case(**{f: getattr(case, f) for f in case.__struct_fields__ if f not in ("oracle", "gap")},
-                oracle=oracle, gap=gap)  # fmt: skip
+    return structs.replace(case, oracle=oracle, gap=gap)
 
 
 def _inputs(tested: Model, draft: Sample, xs: list[str], ys: list[str]) -> Iterator[Feeds]:
@@ -254,7 +253,7 @@ def _inputs(tested: Model, draft: Sample, xs: list[str], ys: list[str]) -> Itera
         )  # fmt: skip
         with contextlib.suppress(GradcheckError):
             procedure = Procedure(tested.source, settings, see=lambda _, point: seen.append(point.feeds))  # noqa: B023
-            next(iter(procedure._each_point(())))
+            next(iter(procedure.each_point(())))
         if seen:
             yield {n: np.asarray(v, _dtype(draft, n)) for n, v in {**draft.inputs, **seen[0]}.items()}
 
@@ -336,38 +335,19 @@ def confirmed(case: Case) -> tuple[str, float]:
     from onnx.reference import ReferenceEvaluator
 
     gaps = {}
-    for name, session, wide in (
-        ("onnx.reference", lambda: ReferenceEvaluator(case.model), True),
-        ("onnxruntime", lambda: _Runtime(case.model), False),
-    ):
-        for step in _STEPS:
-            try:
-                with warnings.catch_warnings(), np.errstate(all="ignore"):
-                    warnings.simplefilter("ignore")
-                    gap, single = _gap(case, session(), wide, step)
-            except Exception:  # an implementation that does not run the model is no oracle
-                break
-            if gap <= (_AGREES_SINGLE if single else _AGREES):
-                return f"differences of {name}" + (" in float32" if single else ""), gap
-            gaps[name] = gap
+    for name, opened, wide in (("onnx.reference", ReferenceEvaluator, True), ("onnxruntime", session_of, False)):
+        # an implementation that does not run the model is no oracle
+        with contextlib.suppress(Exception), warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            session = opened(case.model)
+            for step in _STEPS:
+                gap, single = _gap(case, session, wide, step)
+                if gap <= (_AGREES_SINGLE if single else _AGREES):
+                    return f"differences of {name}" + (" in float32" if single else ""), gap
+                gaps[name] = gap
         if name in gaps and not single:  # what contradicts in float64 is not outvoted in float32
             break
     raise Dropped(f"no oracle: {gaps}" if gaps else "no implementation runs it")
-
-
-class _Runtime:
-    """A model in onnxruntime."""
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        self.session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-
-    def run(self, names: Any, feeds: Feeds) -> list[Array]:
-        """Its outputs."""
-        return list(self.session.run(names, feeds))
 
 
 def _gap(case: Case, session: Any, wide: bool, step: float) -> tuple[float, bool]:
