@@ -70,7 +70,12 @@ def feeds_of(runner: object, size: int) -> dict[str, np.ndarray]:
 
 def results_of(data: bytes) -> tuple[list, dict[str, np.ndarray]]:
     """Outputs of a model at the first size of unknown dimensions at which it runs, and the inputs fed."""
-    runner = session(data)
+    try:
+        runner = session(data)
+    except Exception as error:
+        if "is under development and support for this is limited" in str(error):
+            pytest.skip("the model is newer than the installed onnxruntime")
+        raise
     for size in SIZES:
         feeds = feeds_of(runner, size)
         try:
@@ -92,7 +97,7 @@ def assert_same(before: object, after: object) -> None:
 @pytest.mark.parametrize("path", REAL or [pytest.param(None, marks=pytest.mark.skip("no shared models"))], ids=str)
 def test_real_models_compute_the_same_once_read_and_written(path: Path) -> None:
     data = path.read_bytes()
-    expected, feeds = results_of(data)
+    expected, feeds = results_of(data)  # first: what onnxruntime does not know, onnx may not
     written = to_proto(read(path).graph)
     for before, after in zip(expected, session(written).run(None, feeds), strict=True):
         assert_same(before, after)
