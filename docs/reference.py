@@ -22,8 +22,8 @@ from gradcheck_cli.formats.yaml.fields import spec_schema
 from gradcheck_cli.ops.facts import FORWARD, GRADIENT, OperatorFacts, all_facts
 from gradcheck_cli.report import FORMATS
 from gradcheck_cli.report.explanations import FAMILIES, PAGES, TOPICS, exit_code
+from gradcheck_cli.report.json_records import result_schema
 from gradcheck_cli.report.operators import classes
-from gradcheck_cli.results.json_schema import result_schema
 from gradcheck_cli.settings import SETTINGS, options_at, parts
 
 Schema = Mapping[str, Any]

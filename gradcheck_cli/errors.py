@@ -171,6 +171,11 @@ def harmless(text: str, colon: str = ": ", hashes: str = "## ", *, color: bool =
     return _COMMAND.sub(lambda found: hashes if found[1] is None else found[1] + colon, still(text, color=color))
 
 
+def clean(text: str) -> str:
+    """A text with escapes for control characters, which could move a terminal's cursor; line breaks stay."""
+    return harmless("\n".join(map(shown, text.split("\n"))))
+
+
 def still(text: str, *, color: bool = False) -> str:
     """A text with escapes for all characters that do not stay in their place, other than line breaks, and colors."""
     return (_MOVING if color else _MOVING_OR_COLOR).sub(lambda found: shown(found[0]), text)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gradcheck_cli.errors import harmless, shown
+from gradcheck_cli.errors import clean, shown
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.estimates import Forecast
@@ -216,4 +216,4 @@ def _shown_as(text: str, html: str) -> dict[str, str]:
 
 def _line(text: str) -> None:
     """Prints a line to stderr."""
-    print(harmless("\n".join(map(shown, text.split("\n")))), file=sys.stderr, flush=True)
+    print(clean(text), file=sys.stderr, flush=True)

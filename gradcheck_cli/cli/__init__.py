@@ -92,7 +92,7 @@ def say(error: GradcheckError) -> None:
 
 def note(text: str) -> None:
     """Prints a remark to stderr."""
-    from gradcheck_cli.report.text import clean
+    from gradcheck_cli.errors import clean
 
     print(f"note: {clean(text)}", file=sys.stderr)
 
@@ -139,7 +139,8 @@ def _explain(error: Exception) -> int:
 
 def _titled(code: str, message: str) -> str:
     """An error as it stands on stderr: `error GC201: ...`, red where there is a terminal."""
-    from gradcheck_cli.report.text import clean, linked, paint
+    from gradcheck_cli.errors import clean
+    from gradcheck_cli.report.text import linked, paint
 
     message = message.removeprefix(f"{code}: ")
     colored = bool(os.environ.get("FORCE_COLOR")) or (sys.stderr.isatty() and not os.environ.get("NO_COLOR"))

@@ -77,7 +77,7 @@ def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> 
         raise click.UsageError("--jvp and --hvp are two files: write one after the other.", ctx)
     from gradcheck_cli.checks.forward.runtime import WORKER
     from gradcheck_cli.cli.limits import within
-    from gradcheck_cli.report.text import clean
+    from gradcheck_cli.errors import clean
 
     WORKER.warm()  # it gets ready while what follows is imported
     sys.stdout.write(clean("\n".join(within(options, partial(_made, ctx, models, output, options))) + "\n"))
@@ -88,7 +88,7 @@ def _made(ctx: click.Context, path: str, output: str, options: Mapping[str, Any]
     """Writes the file, and gives the sentences that tell so."""
     from gradcheck_cli.api import load
     from gradcheck_cli.cli.resolve import dims_of
-    from gradcheck_cli.ops.poles import without_poles
+    from gradcheck_cli.ops.sparing import without_poles
 
     allow = bool(options["allow_python"])
     model = load(path, dims=dims_of(options["dim"]) or None, graph=options["graph"], allow_python=allow)

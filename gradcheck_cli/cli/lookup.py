@@ -123,7 +123,7 @@ def schema(kind: str) -> int:
     if kind == "spec":
         from gradcheck_cli.formats.yaml.fields import spec_schema as made
     else:
-        from gradcheck_cli.results.json_schema import result_schema as made
+        from gradcheck_cli.report.json_records import result_schema as made
     sys.stdout.write(json.dumps(made(), indent=2) + "\n")
     return 0
 

@@ -39,7 +39,6 @@ Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem
 PREFIX = "GRADCHECK"
 TYPED = f"{__name__}.typed"  # the words of a command, in what its context knows
 SETTINGS = {"auto_envvar_prefix": PREFIX}  # of a command that takes its options from the environment too
-TYPED = f"{__name__}.typed"  # in the context of a command: its words
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 _OF_KERNELS = ("GRADCHECK_KERNELS", "GRADCHECK_ISA", "GRADCHECK_NUM_THREADS")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}

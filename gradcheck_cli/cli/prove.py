@@ -98,7 +98,8 @@ def _text(proofs: Sequence[Proof]) -> Iterator[str]:
     """A table, what there is to say of each, and the number of each outcome."""
     from collections import Counter
 
-    from gradcheck_cli.report.text import clean, count, seconds, table
+    from gradcheck_cli.errors import clean
+    from gradcheck_cli.report.text import count, seconds, table
 
     yield from map(clean, table([_HEAD, *map(_row, proofs)], "<<>>><"))
     for proof in proofs:

@@ -49,7 +49,7 @@ def command(models: str, output: str, **options: Any) -> int:
     """Write the graphs of a training step: loss, gradients and optimizer in plain ONNX."""
     from gradcheck_cli.checks.forward.runtime import WORKER
     from gradcheck_cli.cli.limits import within
-    from gradcheck_cli.report.text import clean
+    from gradcheck_cli.errors import clean
 
     WORKER.warm()  # it gets ready while what follows is imported
     sys.stdout.write(clean("\n".join(within(options, partial(_made, models, output, options))) + "\n"))

@@ -16,9 +16,8 @@ import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.errors import UnsupportedError, UsageError
-from gradcheck_cli.export.control_flow import for_files
+from gradcheck_cli.export.control_flow import for_files, in_order
 from gradcheck_cli.export.runs import AlignedRuns, Sizes
-from gradcheck_cli.export.scan_order import in_order
 from gradcheck_cli.export.simplify import simplified
 from gradcheck_cli.export.size_formulas import NUMBERS, NoFormula, SizeTensors
 from gradcheck_cli.export.traced import Declarations, Traced, Trials, Untried, refused, traced, trials

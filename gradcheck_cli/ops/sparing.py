@@ -6,7 +6,7 @@ for stacks of probes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.reach import Makers
 from gradcheck_cli.autodiff.tape import Tape, Var
-from gradcheck_cli.op import Ops
+from gradcheck_cli.op import Op, Ops
+from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.conv import correlated, reach, scattered, to_bias
 from gradcheck_cli.ops.pad import slice_vjp
@@ -78,7 +80,7 @@ def average_pool_by_counts(ct: Var, y: Var, x: Var, *, count_include_pad: int, *
 
 def slice_by_places(ct: Var, y: Var, x: Var, **spans: tuple[int, ...]) -> tuple[Var]:
     """ct at the entries that were taken; where those follow from values of inputs, they are told from their places."""
-    step = next(step for step in reversed(x.tape.steps) if y.name in step.outputs)
+    step = x.tape.steps[Makers.of(x.tape).step[y.name]]
     if not _follows_from_values(x.tape, step.node.inputs[1]):
         return slice_vjp(ct, y, x, **spans)
     places = sym.reshape(sym.arange(x.tape, x.size), x.shape)
@@ -88,13 +90,14 @@ def slice_by_places(ct: Var, y: Var, x: Var, **spans: tuple[int, ...]) -> tuple[
 
 def _follows_from_values(tape: Tape, name: str) -> bool:
     """True if a tensor is computed from an input, other than from its shape."""
-    made, todo, seen = {name: step for step in tape.steps for name in step.outputs}, [name], set[str]()
+    made, todo, seen = Makers.of(tape).step, [name], set[str]()
     while todo:
         if (some := todo.pop()) in tape.constants or some in seen or not some:
             continue
         seen.add(some)
-        if (step := made.get(some)) is None:
+        if (index := made.get(some)) is None:
             return True
+        step = tape.steps[index]
         if step.op.name not in ("Shape", "Size"):
             todo.extend(step.node.reads)
     return False
@@ -152,3 +155,26 @@ def _windows(x: Var, kernel: Sequence[int], geometry: dict[str, Any]) -> Var:
     }
     seen = x.tape.apply("Conv", sym.reshape(x, (-1, 1, 1, *space)), picks, group=1, **deep)
     return sym.reshape(seen, (-1, x.shape[1] * taps, *seen.shape[3:]))
+
+
+def without_poles(ops: Ops) -> Ops:
+    """The operators, with rules that give 0 wherever nothing flows in, also where an operator has an infinite slope.
+
+    `Where(x > 0, Sqrt(x), 0)` sends a cotangent of exactly 0 into Sqrt at x <= 0; 0 times infinity is not a number.
+    Only elementwise operators that are not defined everywhere get one.
+    """
+    return {**ops, **{key: _safe(op) for key, op in ops.items() if _has_poles(op)}}
+
+
+def _has_poles(op: Op) -> bool:
+    return op.batching is elementwise and op.vjp is not None and not op.many and bool(op.valid)
+
+
+def _safe(op: Op) -> Op:
+    rule: Callable[..., Any] = op.vjp  # type: ignore[assignment]
+
+    def safe(ct: Var, ans: Any, *primals: Var, **metadata: Any) -> tuple[Var | None, ...]:
+        idle = sym.equal(ct, 0)
+        return tuple(None if made is None else sym.where(idle, 0, made) for made in rule(ct, ans, *primals, **metadata))
+
+    return replace(op, vjp=safe)

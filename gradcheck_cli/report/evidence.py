@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from gradcheck_cli.errors import clean
 from gradcheck_cli.report.concise import headline, pair_said, said_of, share_compared
 from gradcheck_cli.report.text import (
     ENDLESS,
     Style,
     below,
-    clean,
     columns,
     count,
     linked,

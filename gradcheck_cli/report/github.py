@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradcheck_cli.errors import clean
 from gradcheck_cli.report import text as places
 from gradcheck_cli.report.concise import CODE, LEVELS, forward_reason, forward_text, outcome, said_of, subject, totals
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, clean, count, took
+from gradcheck_cli.report.text import Style, count, took
 from gradcheck_cli.results.record import FORWARD, Check, Report
 
 MOST = 10  # annotations of a level that a step shows

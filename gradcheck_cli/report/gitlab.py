@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from textwrap import indent
 from typing import Any
 
+from gradcheck_cli.errors import clean
 from gradcheck_cli.report import text as places
 from gradcheck_cli.report.concise import CODE, forward_reason, outcome, subject
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, clean
+from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check, Report
 
 _SEVERITIES = {

@@ -1,13 +1,24 @@
-"""Strict JSON: a record a line, `gradcheck.result/1`, or the whole run as one document, `gradcheck.run/1`."""
+"""Strict JSON: a record a line, `gradcheck.result/1`, or the whole run as one document, `gradcheck.run/1`.
+
+Its JSON Schema (draft-07) is made from the fields of records: `gradcheck.result/1` is one record, a pair (x, y) of a
+check; `gradcheck.run/1` holds the records of a run.  Fields may be added within a version, so unknown ones are allowed;
+what stands here does not change.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from copy import deepcopy
 
 from gradcheck_cli.report.text import Style
-from gradcheck_cli.results.record import RUN_SCHEMA, Check, Report
+from gradcheck_cli.results.record import RUN_SCHEMA, SCHEMA, SEVERITY, Check, Report
+from gradcheck_cli.results.typed import Schema, json_type
 
+_NUMBER: Schema = {
+    "description": "JSON has no numbers that are not finite: they are strings.",
+    "oneOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}],
+}
 _text_of = json.JSONEncoder(allow_nan=False, default=str).encode  # in C, as an indent would not be
 
 
@@ -28,3 +39,27 @@ def document(report: Report, style: Style) -> Iterator[str]:
         fields = ",\n      ".join(f'"{name}": {_text_of(value)}' for name, value in check.as_json().items())
         yield f"{',' * bool(number)}\n    {{\n      {fields}\n    }}"
     yield f"{chr(10) + '  ' if report.outcomes else ''}]\n}}\n"
+
+
+def result_schema() -> Schema:
+    """The schema of either kind: a record has "schema": "gradcheck.result/1", a run "gradcheck.run/1"."""
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "gradcheck results",
+        "oneOf": [{"$ref": "#/definitions/result"}, {"$ref": "#/definitions/run"}],
+        "definitions": {"number": _NUMBER, "result": _named(SCHEMA, json_type(Check).schema), "run": _run()},
+    }
+    return deepcopy(schema)  # parts that are the same stand in several places
+
+
+def _run() -> Schema:
+    exit_code = {"enum": sorted(SEVERITY), "description": "The exit code of the command."}
+    properties = {"exit_code": exit_code, "checks": {"type": "array", "items": {"$ref": "#/definitions/result"}}}
+    run = {"type": "object", "description": "A run of gradcheck.", "properties": properties, "required": [*properties]}
+    return _named(RUN_SCHEMA, run)
+
+
+def _named(name: str, schema: Schema) -> Schema:
+    """An object whose key "schema" says which it is."""
+    properties = {"schema": {"const": name}, **schema["properties"]}
+    return {**schema, "properties": properties, "required": ["schema", *schema["required"]]}

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from xml.etree import ElementTree as xml
 
+from gradcheck_cli.errors import clean
 from gradcheck_cli.report import by_check, full
 from gradcheck_cli.report.concise import CODE, forward_reason, given_by, outcome
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, clean
+from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check, Report
 
 _OUTCOMES = {

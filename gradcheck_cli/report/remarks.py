@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from gradcheck_cli.errors import clean
 from gradcheck_cli.report.concise import CODE, WORD, as_expected
 from gradcheck_cli.report.health import health_lines
-from gradcheck_cli.report.text import Style, clean, count, cut, linked, name, opened, percent, short, wrapped
+from gradcheck_cli.report.text import Style, count, cut, linked, name, opened, percent, short, wrapped
 from gradcheck_cli.results.record import BranchCounts, Check
 
 _SHOWN = 5  # of one table

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from textwrap import indent
 from typing import Any
 
-from gradcheck_cli.errors import DOCUMENTATION, VERSION
+from gradcheck_cli.errors import DOCUMENTATION, VERSION, clean
 from gradcheck_cli.report import text as places
 from gradcheck_cli.report.concise import CODE, LEVELS, forward_reason, outcome, subject
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, clean, name
+from gradcheck_cli.report.text import Style, name
 from gradcheck_cli.results.record import Check, Report, Suspect, strict
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

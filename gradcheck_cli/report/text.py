@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from urllib.parse import quote
 
-from gradcheck_cli.errors import DOCUMENTATION, harmless, shown
+from gradcheck_cli.errors import DOCUMENTATION, shown
 from gradcheck_cli.results.record import Check, Report
 
 name = shown  # a name on one line
@@ -60,11 +60,6 @@ def page_of(code: str) -> str:
 def linked(text: str, on: bool) -> str:
     """A text whose first code opens its page, in terminals that know links (OSC 8); it looks the same."""
     return _CODE.sub(lambda code: f"\x1b]8;;{page_of(code[0])}\x1b\\{code[0]}\x1b]8;;\x1b\\", text, 1) if on else text
-
-
-def clean(text: str) -> str:
-    """A text with escapes for control characters, which could move a terminal's cursor; line breaks stay."""
-    return harmless("\n".join(map(shown, text.split("\n"))))
 
 
 def without_excerpt(message: str) -> list[str]:

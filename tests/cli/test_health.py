@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gradcheck_cli.results.json_schema import result_schema
+from gradcheck_cli.report.json_records import result_schema
 from tests.cli.conftest import Command
 
 EVERY = "nonfinite,dead,vanishing,exploding,precision"

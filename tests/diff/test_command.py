@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 import pytest
 
+from gradcheck_cli.report.json_records import result_schema
 from gradcheck_cli.results import read_results
-from gradcheck_cli.results.json_schema import result_schema
 from tests.cli.conftest import Ran, entered, typed
 from tests.diff.twins import BIAS, HEAD, MLP, RELU, SQUARE, V, W, net
 

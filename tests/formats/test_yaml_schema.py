@@ -9,7 +9,7 @@ import pytest
 
 from gradcheck_cli.formats.yaml.fields import spec_schema
 from gradcheck_cli.formats.yaml.places import parse
-from gradcheck_cli.results.json_schema import result_schema
+from gradcheck_cli.report.json_records import result_schema
 
 jsonschema = pytest.importorskip("jsonschema")
 

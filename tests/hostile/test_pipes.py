@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradcheck_cli.cli import main
-from gradcheck_cli.errors import harmless
+from gradcheck_cli.errors import clean, harmless
 from gradcheck_cli.report import FORMATS, on_stdout, render
-from gradcheck_cli.report.text import Style, clean
+from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check, ModelInfo, Report
 from tests.cli import models
 from tests.cli.conftest import Command, entered, typed

@@ -15,8 +15,8 @@ from hypothesis import given
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats.yaml.fields import spec_schema
+from gradcheck_cli.report.json_records import result_schema
 from gradcheck_cli.results import check_from_json
-from gradcheck_cli.results.json_schema import result_schema
 from gradcheck_cli.results.record import STATUSES, Check
 from tests.checking.small import between, check, scaled, with_rule
 from tests.reports.records import CHECKS

@@ -108,7 +108,7 @@ def test_a_server_that_was_killed_is_started_again_and_its_models_are_tried_agai
 
 
 def test_a_record_of_a_crash_is_one_by_the_schema() -> None:
-    from gradcheck_cli.results.json_schema import result_schema
+    from gradcheck_cli.report.json_records import result_schema
 
     jsonschema = pytest.importorskip("jsonschema")
     [record] = run(["exits 3"])["0 exits 3"]
