@@ -59,21 +59,6 @@ ERRORS = [  # the file's text, line and column, what is said of it
 ]
 
 
-@pytest.mark.parametrize("text, place, said", ERRORS, ids=[repr(text) for text, _, _ in ERRORS])
-def test_an_error_of_gradcheck_toml_has_its_line(
-    gradcheck: Command, folder: Path, text: str, place: str, said: str
-) -> None:
-    file = folder / "gradcheck.toml"
-    file.write_text(text)
-    ran = gradcheck("mlp.onnx")
-    assert ran.err.startswith(f"error GC202: {file}:{place}: ")
-    assert (ran.code, ran.out, said in ran.err) == (2, "", True), ran.err
-    line, column = map(int, place.split(":"))
-    [*_, excerpt, caret] = ran.err.splitlines()
-    assert excerpt == f"  {text.splitlines()[line - 1].rstrip()}"
-    assert caret == f"  {' ' * (column - 1)}^"
-
-
 ELSEWHERE = [  # of pyproject.toml
     ("[tool.gradcheck]\nrtoll = 1e-3\n", "2:1", "unknown key 'rtoll'"),
     ("[tool.black]\nrtol = 1\n[tool.gradcheck]\nrtol = 'x'\n", "4:1", "--rtol x: 'x' is no number"),
@@ -89,15 +74,22 @@ ELSEWHERE = [  # of pyproject.toml
 ]
 
 
-@pytest.mark.parametrize("text, place, said", ELSEWHERE, ids=[repr(text) for text, _, _ in ELSEWHERE])
-def test_an_error_of_pyproject_toml_has_its_line(
-    gradcheck: Command, folder: Path, text: str, place: str, said: str
+CASES = [*(("gradcheck.toml", *case) for case in ERRORS), *(("pyproject.toml", *case) for case in ELSEWHERE)]
+
+
+@pytest.mark.parametrize("name, text, place, said", CASES, ids=[f"{case[0]}: {case[1]!r}" for case in CASES])
+def test_an_error_of_a_file_has_its_line(
+    gradcheck: Command, folder: Path, name: str, text: str, place: str, said: str
 ) -> None:
-    file = folder / "pyproject.toml"
+    file = folder / name
     file.write_text(text)
     ran = gradcheck("mlp.onnx")
-    assert (ran.code, ran.err.startswith(f"error GC202: {file}:{place}: ")) == (2, True), ran.err
-    assert said in ran.err
+    assert ran.err.startswith(f"error GC202: {file}:{place}: ")
+    assert (ran.code, ran.out, said in ran.err) == (2, "", True), ran.err
+    line, column = map(int, place.split(":"))
+    [*_, excerpt, caret] = ran.err.splitlines()
+    assert excerpt == f"  {text.splitlines()[line - 1].rstrip()}"
+    assert caret == f"  {' ' * (column - 1)}^"
 
 
 def test_a_file_that_is_not_utf_8_is_told_where(gradcheck: Command, folder: Path) -> None:

@@ -314,13 +314,6 @@ except KeyboardInterrupt:
     interrupts.heard()
     print("came again")
 """
-
-
-def test_an_interrupt_in_a_callback_is_not_lost() -> None:
-    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("came again\n", "")
-
-
 SWALLOWED = """
 import signal, time
 from gradcheck_cli.cli import interrupts
@@ -340,9 +333,11 @@ print("once")
 """
 
 
-def test_an_interrupt_that_somebody_swallowed_comes_again_until_it_is_heard() -> None:
-    done = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("came again\nonce\n", "")
+@pytest.mark.parametrize("script, printed", [(LOST, "came again\n"), (SWALLOWED, "came again\nonce\n")],
+                         ids=["in a callback", "swallowed"])  # fmt: skip
+def test_an_interrupt_comes_again_until_it_is_heard(script: str, printed: str) -> None:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == (printed, "")
 
 
 TWICE = """

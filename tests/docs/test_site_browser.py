@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
-import http.server
-import shutil
-import threading
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browsing import browser, needs_browser, served
 from tests.docs.site import build
 
 pytest.importorskip("material", reason="the site is built by mkdocs-material")
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core says what is accessible")
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium: apt-get install chromium"),
-]
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
+__all__ = ["browser"]  # a fixture
+pytestmark = [pytest.mark.slow, needs_browser]
 PHONE, DESK = {"width": 400, "height": 800}, {"width": 1280, "height": 900}
 KINDS = ("", "tutorial/", "guides/zoo/", "method/numerical/", "reference/options/", "reference/codes/GC101/")
 
 
-class Silent(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder: Path = tmp_path_factory.mktemp("site")
+    folder = tmp_path_factory.mktemp("site")
     assert build(folder).returncode == 0
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=BROWSER, args=QUIET)
-        yield started
-        started.close()
+    with served(folder) as found:
+        yield found
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

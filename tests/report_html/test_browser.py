@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
-import shutil
-import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +10,19 @@ import pytest
 
 from gradcheck_cli.report.html.page_facts import models_of
 from gradcheck_cli.results.record import Report
+from tests.browsing import Silent, browser, needs_browser, served
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core says what is accessible")
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium: apt-get install chromium")
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
+__all__ = ["browser"]  # a fixture
+pytestmark = needs_browser
 POLICY = "default-src 'none'; style-src 'self'; img-src 'self'"
 PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
 Open = Callable[..., Any]
 
 
-class Strict(http.server.SimpleHTTPRequestHandler):
+class Strict(Silent):
     """Serves the folder as strictly as CI servers do; the single page is for those who open it from a disk."""
 
     def end_headers(self) -> None:
@@ -35,25 +30,11 @@ class Strict(http.server.SimpleHTTPRequestHandler):
             self.send_header("Content-Security-Policy", POLICY)
         super().end_headers()
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
 
 @pytest.fixture(scope="module")
 def address(written: Path) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Strict, directory=str(written)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=BROWSER, args=QUIET)
-        yield started
-        started.close()
+    with served(written, Strict) as found:
+        yield found
 
 
 def _refused(request: Any) -> bool:
