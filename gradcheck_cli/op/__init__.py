@@ -352,8 +352,9 @@ class Signature:
 
     def _require_at_most(self, count: int) -> None:
         """Raises ModelError for more inputs than the kernel has operands."""
-        most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in self._parameters) + len(self.static)
-        if count > most and not any(p.kind is p.VAR_POSITIONAL for p in self._parameters):
+        operands = [p for p in self._parameters if p.kind is not p.KEYWORD_ONLY]
+        most = len(operands) + len(self.static)
+        if operands and count > most and not any(p.kind is p.VAR_POSITIONAL for p in operands):
             raise ModelError(f"it takes {most} input{'s' * (most != 1)} at most, and {count} are given")
 
     def _required(self, count: int) -> list[int]:
