@@ -10,7 +10,7 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY gradcheck_cli gradcheck_cli
 RUN python -m venv /opt/gradcheck \
-    && /opt/gradcheck/bin/pip install --no-cache-dir '.[operators,plots,report,zoo]'
+    && /opt/gradcheck/bin/pip install --no-cache-dir '.[operators,plots,report,runtime,zoo]'
 
 FROM python:3.12-slim
 COPY --from=build /opt/gradcheck /opt/gradcheck

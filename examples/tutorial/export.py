@@ -30,15 +30,16 @@ class Swish(torch.autograd.Function):
 
 
 class Classifier(Module):
-    """Two layers with Swish between them, and the loss of the scores that they give."""
+    """Two layers with Swish between them: what comes out of Swish, the scores, and their loss."""
 
     def __init__(self):
         super().__init__()
         self.hidden, self.scores = Linear(4, 8), Linear(8, 3)
 
     def forward(self, features, classes):
-        scores = self.scores(Swish.apply(self.hidden(features)))
-        return scores, cross_entropy(scores, classes)
+        active = Swish.apply(self.hidden(features))
+        scores = self.scores(active)
+        return active, scores, cross_entropy(scores, classes)
 
 
 if __name__ == "__main__":
@@ -47,13 +48,12 @@ if __name__ == "__main__":
     batch = torch.export.Dim("batch", min=2, max=1024)
     torch.onnx.export(
         net, (features, classes), "classifier.onnx", dynamo=True, external_data=False, verbose=False,
-        input_names=["features", "classes"], output_names=["scores", "loss"],
+        input_names=["features", "classes"], output_names=["active", "scores", "loss"],
         dynamic_shapes=({0: batch}, {0: batch}),
     )  # fmt: skip
 
     exact, x = net.double(), features.double().requires_grad_()  # no rounding of float32 in the gradients
-    active = Swish.apply(exact.hidden(x))
-    loss = cross_entropy(exact.scores(active), classes)
+    active, _, loss = exact(x, classes)
     by_features, by_active = torch.autograd.grad(loss, (x, active))
     np.savez(
         "mended.npz" if Swish.mended else "gradients.npz",

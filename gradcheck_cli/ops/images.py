@@ -140,7 +140,7 @@ def image_decoder(stream: Array, *, pixel_format: str = "RGB") -> Array:
     try:
         from PIL import Image
     except ImportError:
-        text = "ImageDecoder needs Pillow: pip install 'gradcheck-cli[operators]'"
+        text = "ImageDecoder needs Pillow: python -m pip install pillow"
         raise UnsupportedError(text, code="GC502") from None
     mode = _PIXELS[pixel_format]
     try:

@@ -75,7 +75,7 @@ def compiled(pattern: str) -> Any:
     try:
         import re2
     except ImportError:
-        text = "an expression over strings needs RE2: pip install 'gradcheck-cli[operators]'"
+        text = "an expression over strings needs RE2: python -m pip install google-re2"
         raise UnsupportedError(text, code="GC502") from None
     options = re2.Options()
     options.log_errors, options.max_mem = False, _PATTERN_MEMORY

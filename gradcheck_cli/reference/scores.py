@@ -296,7 +296,7 @@ def publish(scores: Sequence[Score], path: Path) -> None:
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError:
-        raise UsageError("a scoreboard needs jinja2: python -m pip install 'gradcheck-cli[report]'") from None
+        raise UsageError("a scoreboard needs jinja2: python -m pip install jinja2") from None
     pages = Environment(
         loader=PackageLoader("gradcheck_cli.reference", "."), autoescape=True, undefined=StrictUndefined
     )

@@ -46,8 +46,8 @@ class Format:
     def require(self) -> None:
         """Raises UsageError where what it is made with is not installed."""
         if missing := [module for module in self.needs if find_spec(module) is None]:
-            needed = " and ".join(missing)
-            raise UsageError(f"the format {self.name} needs {needed}: python -m pip install 'gradcheck-cli[report]'")
+            needed, install = " and ".join(missing), " ".join(missing)
+            raise UsageError(f"the format {self.name} needs {needed}: python -m pip install {install}")
 
 
 FORMATS = {

@@ -85,7 +85,7 @@ def frame(checks: Iterable[Check]) -> DataFrame:
     try:
         import pandas as pd
     except ModuleNotFoundError:
-        raise UsageError("to_dataframe() needs pandas: python -m pip install 'gradcheck-cli[notebook]'") from None
+        raise UsageError("to_dataframe() needs pandas: python -m pip install pandas") from None
     rows = [*checks]
     columns = {place: pd.Series([_value(row, place) for row in rows], dtype=kind) for place, kind in COLUMNS.items()}
     return pd.DataFrame({place.replace(".", "_"): column for place, column in columns.items()})

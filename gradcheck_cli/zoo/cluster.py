@@ -285,7 +285,7 @@ def connected(
         import dask
         import distributed
     except ImportError:
-        raise UsageError("--engine dask needs Dask: pip install 'gradcheck-cli[dask]'") from None
+        raise UsageError("--engine dask needs Dask: python -m pip install distributed") from None
     logging.getLogger("distributed").setLevel(_SILENT)  # the run reports problems itself
     with dask.config.set(_QUIET):
         where = where or dask.config.get("scheduler-address", None) or "local"

@@ -32,9 +32,9 @@ from gradcheck_cli.formats.companions import named_files
 from gradcheck_cli.formats.untrusted import content, leads_out, opened, sha256_of_text
 from gradcheck_cli.zoo.parcel import content_of
 
-PACKAGES = {  # scheme of a URL -> the package that it needs, and the extra that installs it
-    "http": ("aiohttp", "zoo"), "https": ("aiohttp", "zoo"), "s3": ("s3fs", "s3"),
-    "gs": ("gcsfs", "gs"), "gcs": ("gcsfs", "gs"), "hf": ("huggingface_hub", "hf"), "file": ("fsspec", "zoo"),
+PACKAGES = {  # scheme of a URL -> the package that it needs beside fsspec
+    "http": "aiohttp", "https": "aiohttp", "s3": "s3fs",
+    "gs": "gcsfs", "gcs": "gcsfs", "hf": "huggingface_hub", "file": "fsspec",
 }  # fmt: skip
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "Content-MD5", "Digest", "Last-Modified", "LastModified", "mtime")
 _UNLISTED = ("http", "https")  # schemes without folders
@@ -222,10 +222,9 @@ def _kind(url: str) -> str:
         raise UsageError(f"{shown(url)}: {shown(kind)}:// is none of {', '.join(PACKAGES)}.{near}")
     if is_here(url) and not _REACH["local"]:
         raise UsageError(f"{shown(url)} is a file of this machine: give its path; {_ASK}")
-    package, extra = PACKAGES[kind]
-    for needed in ("fsspec", package):
-        if find_spec(needed) is None:
-            raise UsageError(f"{shown(url)} needs {needed}: pip install 'gradcheck-cli[{extra}]'")
+    if missing := [name for name in dict.fromkeys(("fsspec", PACKAGES[kind])) if find_spec(name) is None]:
+        needed, install = " and ".join(missing), " ".join(missing)
+        raise UsageError(f"{shown(url)} needs {needed}: python -m pip install {install}")
     return kind
 
 
@@ -349,7 +348,19 @@ def _unpack(archive: Path, folder: Path) -> None:
             if size > _MOST_BYTES or count > _MOST_FILES:
                 raise tarfile.TarError("it holds too much")
             if member.isreg() or member.isdir():
-                files.extract(member, folder, filter="data")
+                _extract(files, member, folder)
+
+
+def _extract(files: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Writes a regular file or a folder; tarfile has filters for this, but not in Python 3.11.0 to 3.11.3."""
+    place = (folder / member.name).resolve()
+    if not place.is_relative_to(folder.resolve()):
+        raise tarfile.TarError(f"{member.name!r} leads out of it")
+    content = files.extractfile(member)
+    (place if content is None else place.parent).mkdir(parents=True, exist_ok=True)
+    if content is not None:
+        with content, place.open("wb") as written:
+            shutil.copyfileobj(content, written)
 
 
 def _decompressed(file: BufferedReader) -> BinaryIO:

@@ -139,7 +139,7 @@ MISTAKES = [  # command line, exit code, words of the message
     ("page.onnx", 4, "page.onnx is a web page (HTML); the link that it was downloaded from is that of a page.\n"),
     ("notes.txt", 4, "is a text file, not a model; models are .onnx files, or specs that end in .gradcheck.yaml.\n"),
     ("numbers.npy", 4, "numbers.npy is empty.\n"),
-    ("ci.yml", 2, "ci.yml:1:1: a spec starts with 'gradcheck: 1'\n  on: push\n  ^\n"),
+    ("ci.yml", 2, "ci.yml:1:1: a spec starts with 'gradcheck: 1'; here the first key is 'on'\n  on: push\n  ^\n"),
     ("mlp.onnx,conv.onnx", 2, "mlp.onnx,conv.onnx: models are separated by spaces: mlp.onnx conv.onnx\n"),
     ("MLP.onnx", 4, "MLP.onnx does not exist. Did you mean 'mlp.onnx'?\n"),
     ("sizes.onnx", 4, "GC401: sizes.onnx: node 0 MatMul 'y' cannot be computed from [2, 3] float64, [5, 4] float64"),

@@ -102,6 +102,12 @@ def test_files_and_scripts_can_be_read(name: str, block: Block):
         assert read.stderr == ""
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_files_that_a_page_includes_are_put_in(name: str):
+    text = "".join(block.text for block in blocks(PAGES[name]))
+    assert re.findall(r"^ *-+ *8.*", text, re.MULTILINE) == []
+
+
 def test_every_spec_that_a_page_shows_whole_is_a_file_of_it():
     shown = {
         name: [b for b in blocks(path, "yaml") if b.text.startswith("gradcheck: 1\n")] for name, path in PAGES.items()
@@ -157,7 +163,7 @@ def test_the_files_of_the_tutorial_are_what_pytorch_exports(folder: Path):
         made = dict(np.load(place / name))
         assert made.keys() == numbers.keys()
         assert all(np.allclose(made[key], values, rtol=1e-12) for key, values in numbers.items())
-    [output] = run(["gradcheck classifier.onnx --x features --y loss -q; echo exit $?"], place)
+    [output] = run(["gradcheck classifier.onnx --x features --x active --y loss -q; echo exit $?"], place)
     assert output.splitlines()[-1] == "exit 0"
 
 

@@ -21,8 +21,8 @@ def problems(tmp_path, text, **options):
 
 
 HEAD = [
-    ("graphs: {}", "1:1: a spec starts with 'gradcheck: 1'"),
-    ("gradchek: 1", "1:1: a spec starts with 'gradcheck: 1' Did you mean 'gradcheck'?"),
+    ("graphs: {}", "1:1: a spec starts with 'gradcheck: 1'; here the first key is 'graphs'"),
+    ("gradchek: 1", "1:1: a spec starts with 'gradcheck: 1'; here the first key is 'gradchek'"),
     ("graphs: {}\ngradcheck: 1", "2:1: a spec starts with 'gradcheck: 1'; here it is not the first key"),
     ("gradcheck: 2", "1:12: version 2 of the format is not known; known is 1"),
     ("gradcheck: true", "1:12: version true of the format is not known; known is 1"),

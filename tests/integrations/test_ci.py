@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from tests.cli import models
 from tests.cli.conftest import WRONG
@@ -129,6 +130,30 @@ def test_the_action_installs_its_own_source(project: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     folder = (project.parent / "temp" / "github_path").read_text().strip()
     assert "gradcheck" in shell(f"'{folder}/gradcheck' --version", project).stdout
+
+
+def requirements(path: Path) -> list[str]:
+    """What a file has pip install, with its variables put in."""
+    text = path.read_text("utf-8")
+    values = dict(re.findall(r"^ +(\w+): (\S+)", text, re.MULTILINE))
+    return [
+        re.sub(r"\$(\w+)", lambda name: values[name[1]], found)
+        for found in re.findall(r"pip install .*?[\"'](.+?)[\"']", text)
+    ]
+
+
+@pytest.mark.parametrize("file", [GITHUB, GITLAB], ids=lambda file: file.name)
+def test_the_jobs_install_from_a_repository_with_onnxruntime(file: Path) -> None:
+    [wanted] = map(Requirement, requirements(file))
+    assert wanted.url is not None
+    assert wanted.url.startswith("git+https://")
+    assert "runtime" in wanted.extras
+
+
+def test_the_action_and_the_image_have_onnxruntime() -> None:
+    assert yaml.safe_load(ACTION.read_text("utf-8"))["inputs"]["extras"]["default"] == "runtime"
+    [image] = requirements(ROOT / "Dockerfile")
+    assert "runtime" in image.strip(".[]").split(",")
 
 
 def commands(steps: list[Any]) -> list[str]:

@@ -155,7 +155,7 @@ def test_processes_that_fetch_the_same_at_once_have_one_copy(url: str, cache: Pa
         ("s4://bucket/a.onnx", "is none of http, https, s3"),
         ("htps://host/a.onnx", "Did you mean 'https'"),
         ("http://127.0.0.1:9/a.onnx", "cannot be fetched"),
-        ("gs://bucket/a.onnx", r"needs gcsfs: pip install 'gradcheck-cli\[gs\]'"),
+        ("gs://bucket/a.onnx", "needs gcsfs: python -m pip install gcsfs"),
         ("reference::http://host/a", "is none of"),
     ],
 )
@@ -251,9 +251,9 @@ def test_a_bucket_that_is_not_there_is_one_error(bucket: str):
         places(["s3://nothing/here/"])
 
 
-def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(remote.PACKAGES, "s3", ("no_such_package", "s3"))
-    with pytest.raises(UsageError, match=r"needs no_such_package: pip install 'gradcheck-cli\[s3\]'"):
+def test_a_package_that_is_missing_is_named_as_pip_installs_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(remote.PACKAGES, "s3", "no_such_package")
+    with pytest.raises(UsageError, match="needs no_such_package: python -m pip install no_such_package"):
         remote.listed("s3://models")
 
 

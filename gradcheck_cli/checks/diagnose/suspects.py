@@ -6,7 +6,7 @@ those that enter it, weighed by the cotangents there, are the change of the entr
 all nodes add up to the whole failure.
 
 If every node is right, either cotangents are not summed at a tensor with several consumers, or the trap of 0 * inf
-makes NaN: `where(x > 0, log(x), 0)` is finite everywhere, but Where hands log a cotangent of 0 where x is not positive,
+makes NaN: `where(x > 0, sqrt(x), 0)` is finite everywhere, but Where hands sqrt a cotangent of 0 where x is 0,
 and 0 / 0 is NaN.  There the model has to keep the operand inside of the domain; so it has where a slope is infinite at
 the edge of a domain: sqrt(x * x) at 0.
 """

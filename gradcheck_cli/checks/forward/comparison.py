@@ -55,7 +55,7 @@ def require_runtime(source: Source, settings: Settings) -> None:
     if settings.forward != NAME:
         return
     if not installed():
-        raise UsageError(f"--forward {NAME} needs {NAME}: python -m pip install 'gradcheck-cli[runtime]'")
+        raise UsageError(f"--forward {NAME} needs {NAME}: python -m pip install {NAME}")
     if not is_file(source):
         raise UsageError(f"--forward {NAME} runs ONNX files; {source.uri} is none.")
     for said, option in (

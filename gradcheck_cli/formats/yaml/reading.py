@@ -131,7 +131,7 @@ def _check_head(document: Document) -> None:
         message = "a spec starts with 'gradcheck: 1'"
         if "gradcheck" in root.value:
             raise (here / "gradcheck").error(f"{message}; here it is not the first key", key=True)
-        raise (here / str(first)).error(message + did_you_mean(str(first), ["gradcheck"]), key=True)
+        raise (here / str(first)).error(f"{message}; here the first key is {show(str(first))}", key=True)
     version = root.value["gradcheck"]
     if version != 1 or not isinstance(version, int) or isinstance(version, bool):
         raise (here / "gradcheck").error(f"version {show(version)} of the format is not known; known is 1")

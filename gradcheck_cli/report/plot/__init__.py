@@ -39,7 +39,7 @@ _OWN: Any = {
 def require_matplotlib() -> None:
     """Raises UsageError where it is not installed."""
     if find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib: python -m pip install 'gradcheck-cli[plots]'")
+        raise UsageError("--plot needs matplotlib: python -m pip install matplotlib")
 
 
 def numbered(path: str, count: int) -> str:
