@@ -298,7 +298,8 @@ def _chosen(program: Program, kept: Moves, count: int, rng: np.random.Generator)
     basis = basis[s > _NOTHING]
     mixed = rng.normal(size=(min(count, len(basis)), len(basis))) @ basis
     stops = np.cumsum([v.shape[1] for v in kept.values()])[:-1]
-    typical = np.max(np.abs(mixed), axis=1, keepdims=True, initial=0.0)  # of all xs: one alone may move by roundings only
+    # of all xs: one alone may move by nothing but roundings
+    typical = np.max(np.abs(mixed), axis=1, keepdims=True, initial=0.0)
     parts = zip(kept, np.split(mixed, stops, axis=1), strict=True)
     return {name: _evened(program, name, v, typical) for name, v in parts}
 
