@@ -33,6 +33,7 @@ class Commands(click.RichGroup):
                 "reproduce",
                 "report",
                 "prove",
+                "fuzz",
                 "conformance",
             ]
         },

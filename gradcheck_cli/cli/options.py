@@ -336,6 +336,8 @@ _TYPES: Mapping[str, ParamType] = {  # of kinds of which an option has one value
     "scheduler": SCHEDULER_ADDRESS,
 }
 
+DURATION = _TYPES["seconds"]
+
 
 _COMPLETED = {  # kinds of options whose words a shell completes from the models on the command line
     "tensors", "globs", "sizes", "shapes", "ranges", "tolerances", "values", "feeds", "claims",

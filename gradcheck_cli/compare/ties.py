@@ -298,7 +298,10 @@ def _chosen(program: Program, kept: Moves, count: int, rng: np.random.Generator)
     basis = basis[s > _NOTHING]
     mixed = rng.normal(size=(min(count, len(basis)), len(basis))) @ basis
     stops = np.cumsum([v.shape[1] for v in kept.values()])[:-1]
-    return {name: _evened(program, name, v) for name, v in zip(kept, np.split(mixed, stops, axis=1), strict=True)}
+    # of all xs: one alone may move by nothing but roundings
+    typical = np.max(np.abs(mixed), axis=1, keepdims=True, initial=0.0)
+    parts = zip(kept, np.split(mixed, stops, axis=1), strict=True)
+    return {name: _evened(program, name, v, typical) for name, v in parts}
 
 
 def _tied_steps(program: Program, rng: np.random.Generator, budget: Budget) -> tuple[int, ...]:
@@ -441,12 +444,11 @@ def _along(program: Program, moves: Moves, budget: Budget, rounding: int | None 
     return [np.concatenate(column) for column in zip(*made, strict=True)]
 
 
-def _evened(program: Program, name: str, moves: Array) -> Array:
+def _evened(program: Program, name: str, moves: Array, typical: Array) -> Array:
     """Directions in which what is equal moves equally to the last digit: ties are kept as by exact numbers."""
     values = flat(program.tape.values[name])
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     place = place.reshape(-1)
-    typical = np.max(np.abs(moves), axis=1, keepdims=True, initial=0.0)
     moves = np.where(np.abs(moves) <= _SAME * typical, 0.0, moves)
     for one in np.flatnonzero(count > 1)[:_HALVED]:
         some = np.flatnonzero(place == one)

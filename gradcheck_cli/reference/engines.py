@@ -191,7 +191,11 @@ class OrtTraining:
         loss = model.graph.output[0].name
         back, _ = graphs.build_gradient_graph(model, set(xs), set(), [loss, *names])
         made = _run(back, {**inputs, **{f"__ct_{y}": np.asarray(ct) for y, ct in cotangents.items()}})
-        return {n: made[n] for n in names}, {x: made.get(f"{x}_grad") for x in xs}
+        found = {x: made.get(f"{x}_grad") for x in xs}
+        for x, gradient in found.items():
+            if gradient is not None and gradient.shape == (1,) and np.ndim(inputs[x]) == 0:
+                found[x] = gradient.reshape(())  # that of its loss has shape [1], and so have those of scalars
+        return {n: made[n] for n in names}, found
 
 
 class Gradcheck:

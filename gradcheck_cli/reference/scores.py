@@ -37,7 +37,7 @@ STATUSES: Mapping[Status, str] = {
 FAULTS: tuple[Status, ...] = ("wrong", "forward", "crashed")
 SCHEMA = "gradcheck.conformance/1"
 PATIENCE = 60.0  # seconds that an engine may take for a case
-_START = 60.0  # and to be imported
+START = 60.0  # and to be imported
 
 
 class Scored(Struct, frozen=True, omit_defaults=True):
@@ -144,8 +144,8 @@ def _said(
     """The answers of the engine, case by case; None where it crashes or hangs."""
     left = list(folders)
     while left:
-        with _Runner(name, python, out) as worker:
-            if worker.heard(_START) is None:
+        with Runner(name, python, out) as worker:
+            if worker.heard(START) is None:
                 raise UsageError(f"engine {name!r} does not start in {python}: {worker.complaint()}")
             for folder in tuple(left):
                 said = worker.ask(folder, patience)
@@ -155,7 +155,7 @@ def _said(
                     break
 
 
-class _Runner:
+class Runner:
     """A process that runs an engine."""
 
     def __init__(self, name: str, python: str, out: Path) -> None:
@@ -170,7 +170,7 @@ class _Runner:
             self.errors.close()
             raise UsageError(f"{python} cannot be run: {error.strerror}") from error
 
-    def __enter__(self) -> _Runner:
+    def __enter__(self) -> Runner:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -226,7 +226,7 @@ def judged(folder: Path, said: Mapping[str, Any] | None, out: Path) -> Scored:
     x, error, pattern = max(found, key=lambda each: each[1])
     if error <= 1:
         return msgspec.structs.replace(answer, status="right", x=x, error=error)
-    wrong = _forward_differs(engines.tensors(folder, "output", (o.name for o in graph.output)), outputs)
+    wrong = forward_differs(engines.tensors(folder, "output", (o.name for o in graph.output)), outputs)
     message = f"output {wrong!r} differs" if wrong else f"gradient of {x!r}: {pattern}"
     status: Status = "forward" if wrong else "wrong"
     return msgspec.structs.replace(
@@ -262,14 +262,14 @@ def _pattern(given: Array, wanted: Array, bound: float) -> str:
     return f"{what}; {numbers}"
 
 
-def _forward_differs(wanted: Mapping[str, Array], given: Mapping[str, Array]) -> str:
-    """The first output that is not what it should be; "" if all are."""
+def forward_differs(wanted: Mapping[str, Array], given: Mapping[str, Array], share: float = 1e-3) -> str:
+    """The first output that is not what it should be, but for a share of it; "" if all are."""
     for name, value in wanted.items():
         if name not in given or value.dtype.kind != "f":
             continue
-        scale = 1e-3 * max(float(np.max(np.abs(value), initial=0.0)), 1e-3)
+        scale = share * max(float(np.max(np.abs(value), initial=0.0)), 1e-3)
         same = given[name].shape == value.shape and np.allclose(
-            given[name], value, rtol=1e-3, atol=scale, equal_nan=True
+            given[name], value, rtol=share, atol=scale, equal_nan=True
         )
         if not same:
             return name

@@ -226,7 +226,7 @@ def case_of(draft: Sample, confirm: Callable[[Case], tuple[str, float]]) -> Case
     if draws(tested.graph, OPS):
         raise Dropped("draws random numbers")
     for inputs in _inputs(tested, draft, xs, ys):
-        answered, severed = _judged(tested, xs, ys, inputs)
+        answered, severed = passes(tested, xs, ys, inputs)
         if answered:
             break
     else:
@@ -234,7 +234,7 @@ def case_of(draft: Sample, confirm: Callable[[Case], tuple[str, float]]) -> Case
     xs = [x for x in xs if x not in severed]
     if not xs:
         raise Dropped("no gradient by nature")
-    case = _referenced(draft, tested, xs, ys, inputs)
+    case = referenced(draft, tested, xs, ys, inputs)
     oracle, gap = confirm(case)
     return structs.replace(case, oracle=oracle, gap=gap)
 
@@ -263,7 +263,7 @@ def _dtype(draft: Sample, name: str) -> Any:
     return onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
 
 
-def _judged(tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> tuple[bool, set[str]]:
+def passes(tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> tuple[bool, set[str]]:
     """True if all entries of all pairs pass, none at a kink; and the inputs that have no gradient by nature."""
     settings = Settings(
         x=tuple(xs), y=tuple(ys), x_init_value={x: inputs[x] for x in xs}, forward="internal", test_data=None,
@@ -279,7 +279,7 @@ def _judged(tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> tuple
     return plain and clean, set(xs) - passed
 
 
-def _referenced(draft: Sample, tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> Case:
+def referenced(draft: Sample, tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> Case:
     """The case with its reference gradients and their bounds, not confirmed yet."""
     rng = np.random.default_rng(zlib.crc32(draft.name.encode()))
     graph = draft.model.graph

@@ -252,6 +252,15 @@ def test_where_one_direction_moves_several_tied_values_all_may_be_counted():
     assert (record.status, record.worst[0].reason) == ("inconclusive", NONDERIVATIVE)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tied_x_does_not_move_by_roundings_where_another_one_is_free(seed: int):
+    """Along z alone |x| stays at its tie: a rounding of 1e-17 is no direction across it."""
+    chosen = ("Where", "c a z", "y")
+    tested = model(("Abs", "x", "a"), chosen, x=(), inputs={"z": ()}, constants={"c": True})
+    records = gc.check(tested, ["x", "z"], "y", x_init_value={"x": 0.0}, mode="full", seed=seed).checks
+    assert [record.status for record in records] == ["pass", "pass"]
+
+
 def test_where_two_bounds_meet_the_slope_between_them_is_no_failure():
     """The smaller of c and the larger of c and x is c; each of the two may let everything through where x is c."""
     tested = model(("Clip", "x c c", "y"), constants={"c": 0.5})

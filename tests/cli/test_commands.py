@@ -21,8 +21,8 @@ def test_help_fits_80_columns_and_lists_the_commands(gradcheck: Command) -> None
         assert max(map(len, ran.out.splitlines())) <= 80
     listed = re.findall(r"^│ (\w+) ", gradcheck("--help").out, re.MULTILINE)
     assert listed == [
-        "check", "zoo", "grad", "step", "diff", "inspect", "init", "config", "reproduce", "report", "prove", "conformance",
-        "ops", "explain", "schema", "completion",
+        "check", "zoo", "grad", "step", "diff", "inspect", "init", "config", "reproduce", "report", "prove", "fuzz",
+        "conformance", "ops", "explain", "schema", "completion",
     ]  # fmt: skip
 
 

@@ -1,0 +1,83 @@
+"""`gradcheck fuzz`: what it prints and keeps of models that fail, its exit codes, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gradcheck_cli.cli.fuzz import bundle_of
+from gradcheck_cli.reference.random_models import case
+from tests.cli.conftest import Command
+
+pytest.importorskip("onnxruntime", reason="it runs the models too")
+NEGATING = """
+from gradcheck_cli.reference.engines import Gradcheck
+class Mine(Gradcheck):
+    def vjp(self, *args):
+        outputs, gradients = super().vjp(*args)
+        return outputs, {x: -g for x, g in gradients.items()}
+"""
+
+
+def test_cases_of_gradcheck_itself_pass(gradcheck: Command) -> None:
+    ran = gradcheck("fuzz", "--cases", "20", "-j", "1")
+    assert ran.code == 0
+    assert "20 cases, 0 faults, seed 0," in ran.out
+    assert ran.err == ""  # no progress without a terminal
+    assert not Path(".gradcheck").exists()
+
+
+def test_a_wrong_engine_fails_and_its_models_are_cases(gradcheck: Command) -> None:
+    Path("mine.py").write_text(NEGATING)
+    args = "fuzz", "--engine", "mine.py:Mine", "--only", "Tanh", "--cases", "12", "-j", "1", "-o", "kept"
+    ran = gradcheck(*args)
+    assert ran.code == 1
+    assert "wrong  Tanh: " in ran.out
+    assert "gradcheck conformance run kept --engine mine.py:Mine" in ran.out
+    assert gradcheck("conformance", "run", "kept", "--engine", "mine.py:Mine").code == 1
+    said = json.loads(gradcheck(*args, "--output-format", "json").out)
+    assert (said["schema"], said["exit_code"], said["engine"]) == ("gradcheck.fuzz/1", 1, "mine.py:Mine")
+    assert [fault["operators"] for fault in said["faults"]] == [["Tanh"]]
+    assert Path(said["faults"][0]["folder"], "model.onnx").is_file()
+    assert sum(said["statuses"].values()) == said["cases"] == 12
+
+
+def test_a_model_of_gradchecks_own_is_kept_as_a_bundle(gradcheck: Command) -> None:
+    _, sample = case(0, 0, ["Tanh"])
+    ran = gradcheck("reproduce", str(bundle_of(sample, Path("kept"))))
+    assert ran.code == 0
+    assert "PASS" in ran.out
+
+
+def test_where_nothing_is_checked_the_run_says_so(gradcheck: Command) -> None:
+    Path("mine.py").write_text("class Mine:\n    name = 'mine'\n")
+    ran = gradcheck("fuzz", "--engine", "mine.py:Mine", "--only", "Tanh", "--cases", "3", "-j", "1")
+    assert (ran.code, "refused" in ran.out) == (7, True)
+
+
+@pytest.mark.parametrize(
+    "args, said",
+    [(("--only", "Convv"), "Did you mean 'Conv'"), (("--engine", "onnx-dd"), "does not start"),
+     (("--engine", "onnx-ad", "--python", "/nowhere/python"), "cannot be run"), (("--time", "soon"), "no duration"),
+     (("--cases", "0"), "0"), (("-j", "none"), "none")],
+)  # fmt: skip
+def test_mistakes_are_answered(gradcheck: Command, args: tuple[str, ...], said: str) -> None:
+    ran = gradcheck("fuzz", *args)
+    assert (ran.code, said in ran.err) == (2, True), ran
+
+
+def test_ctrl_c_prints_what_was_found(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gradcheck_cli", "fuzz", "--time", "10m", "-j", "1", "--only", "Sin"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True) as ran:
+        time.sleep(8)
+        os.killpg(ran.pid, signal.SIGINT)
+        out, _ = ran.communicate(timeout=60)
+    assert ran.returncode == 130
+    assert " cases, 0 faults, seed 0," in out

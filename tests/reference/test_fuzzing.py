@@ -1,0 +1,175 @@
+"""Random models: any part of a plan can be taken away, cases are those of their seed, and faults are found and shrunk."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import onnx
+import pytest
+
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.reference.fuzzing import (
+    FAULTS,
+    CaseAnswer,
+    FuzzJob,
+    FuzzResult,
+    Judgement,
+    OtherEngine,
+    Ourselves,
+    Shrinker,
+    ShrunkFault,
+    answers,
+    smaller,
+)
+from gradcheck_cli.reference.random_models import (
+    ModelPlan,
+    PlanStep,
+    Unbuildable,
+    built,
+    case,
+    lattices,
+    operators,
+)
+from gradcheck_cli.reference.suite import Sample
+
+pytest.importorskip("onnxruntime", reason="it runs the models too")
+FOREVER = float("inf")
+
+
+def test_a_case_is_that_of_its_seed_number_and_operators() -> None:
+    first = [case(3, number, operators()) for number in range(20)]
+    again = [case(3, number, operators()) for number in reversed(range(20))][::-1]
+    assert [plan for plan, _ in first] == [plan for plan, _ in again]
+    models = [[sample.model.SerializeToString(deterministic=True) for _, sample in some] for some in (first, again)]
+    assert models[0] == models[1]
+    assert case(4, 0, operators())[0] != first[0][0]
+
+
+@pytest.mark.parametrize("name", lattices())
+def test_there_are_models_of_each_operator_that_onnx_accepts(name: str) -> None:
+    for number in range(3):
+        _, sample = case(0, number, [name])
+        assert name in {node.op_type for node in sample.model.graph.node}
+        onnx.checker.check_model(sample.model, full_check=True)
+        assert {i.name for i in sample.model.graph.input} == set(sample.inputs)
+
+
+def test_models_have_what_gradients_are_got_wrong_at() -> None:
+    """A tensor that is read twice, an empty one, both dtypes, several opsets, and operands that are inputs."""
+    samples = [case(0, number, operators())[1] for number in range(300)]
+    reads = [[name for node in s.model.graph.node for name in set(node.input)] for s in samples]
+    assert any(len(set(names)) < len(names) for names in reads)
+    assert any(v.size == 0 for s in samples for v in s.inputs.values())
+    assert {v.dtype.name for s in samples for v in s.inputs.values()} >= {"float32", "float64", "int64"}
+    assert len({s.model.opset_import[0].version for s in samples}) > 5
+    assert max(len(s.model.graph.node) for s in samples) > 5
+
+
+def test_a_smaller_plan_has_less_and_most_make_models() -> None:
+    made = 0
+    for number in range(15):
+        plan, _ = case(1, number, operators())
+        for other in list(smaller(plan))[:20]:
+            assert other != plan
+            assert len(other.steps) <= len(plan.steps)
+            try:
+                onnx.checker.check_model(built(other, "smaller").model)
+                made += 1
+            except Unbuildable:
+                continue
+    assert made > 50
+
+
+def test_an_unknown_operator_is_told_the_nearest() -> None:
+    with pytest.raises(UsageError, match="Did you mean 'Conv'"):
+        operators(["Convv"])
+    assert operators(["conv", "Conv"]) == ["Conv"]
+
+
+def test_gradcheck_has_no_fault_in_its_first_cases() -> None:
+    judge = Ourselves()
+    found = {number: judge.outcome(case(0, number, operators())[1]) for number in range(100)}
+    assert {n: f for n, f in found.items() if f.status in FAULTS} == {}
+    assert sum(each.status == "right" for each in found.values()) > 90
+
+
+def asymmetric(sample: Sample) -> Judgement:
+    """An engine that has convolutions with pads of two sizes wrong."""
+    pads = [list(a.ints) for node in sample.model.graph.node if node.op_type == "Conv" for a in node.attribute
+            if a.name == "pads"]  # fmt: skip
+    return Judgement("wrong" if any(len(set(p)) > 1 for p in pads) else "right")
+
+
+def test_a_fault_is_shrunk_to_one_node_that_has_nothing_besides() -> None:
+    shrinker, found = Shrinker(asymmetric, lambda: False), []
+    for number in range(400):
+        plan, sample = case(0, number, ["Conv", "Relu", "Add"])
+        if asymmetric(sample).status == "wrong":
+            found.append(shrinker.fault(number, plan, asymmetric(sample)))
+    assert len(found) > 10
+    first = found[0]
+    assert first.plan is not None
+    model = built(first.plan, "first").model
+    assert [node.op_type for node in model.graph.node] == ["Conv"]
+    assert {a.name for a in model.graph.node[0].attribute} == {"pads"}
+    assert (first.operators, first.status) == (("Conv",), "wrong")
+    assert sum(fault.plan is not None for fault in found) < len(found) / 2  # those like it are counted alone
+
+
+def test_faults_of_one_key_are_counted_and_the_smallest_is_kept() -> None:
+    plan = ModelPlan((PlanStep("Relu", 0, {}, ()),))
+    large, small, like = (ShrunkFault(("Relu",), "wrong", "value", (), "", n, p, size)
+                          for n, p, size in ((1, plan, 9), (2, plan, 3), (3, None, 3)))  # fmt: skip
+    result = FuzzResult(FuzzJob(), {}, {})
+    for fault in (large, like, small):
+        result.take(CaseAnswer(fault.number, Judgement("wrong"), ("Relu",), fault))
+    assert list(result.faults.values()) == [(small, 3)]
+    assert result.cases == 3
+
+
+WRONG = """
+from gradcheck_cli.reference.engines import Gradcheck
+import os, onnx
+class Mine(Gradcheck):
+    def vjp(self, *args):
+        outputs, gradients = super().vjp(*args)
+        operators = {node.op_type for node in onnx.load(self.model).graph.node}
+        if "Exp" in operators:
+            os._exit(3)
+        return outputs, {x: -g if "Tanh" in operators else g for x, g in gradients.items()}
+"""
+
+
+def test_an_engine_is_right_wrong_or_has_crashed(tmp_path: Path) -> None:
+    import sys
+
+    adapter = tmp_path / "mine.py"
+    adapter.write_text(WRONG)
+    judge = OtherEngine(f"{adapter}:Mine", sys.executable)
+    try:
+        found = {name: judge.outcome(case(0, 1, [name])[1]) for name in ("Sin", "Tanh", "Exp", "Cos")}
+    finally:
+        judge.close()
+    assert {n: f.status for n, f in found.items()} == {
+        "Sin": "right",
+        "Tanh": "wrong",
+        "Exp": "crashed",
+        "Cos": "right",
+    }
+    assert "-1 times the right one" in found["Tanh"].message
+
+
+def test_answers_are_the_same_in_any_number_of_processes_one_of_which_may_end() -> None:
+    job = FuzzJob(2, tuple(operators(["Sin", "Add", "MatMul"])))
+    alone = {a.number: a for a in answers(job, range(24), 1, FOREVER)}
+    running, several = answers(job, range(24), 2, FOREVER), []
+    several.append(next(running))
+    multiprocessing.active_children()[0].kill()
+    several += running
+    assert sorted(a.number for a in several) == sorted(alone) == list(range(24))
+    assert [a for a in several if a.outcome.status != "crashed" and a != alone[a.number]] == []
+
+
+def test_no_case_begins_after_the_time() -> None:
+    assert list(answers(FuzzJob(0, tuple(operators())), range(9), 1, 0.0)) == []
