@@ -284,7 +284,7 @@ def merged(folders: Sequence[Path], target: Path) -> About:
         with Store(new) as store:
             for index, (folder, jobs) in enumerate(zip(folders, found, strict=True)):
                 for job, lines in jobs.items():
-                    if last[job] == index:
+                    if last[job] == index and all(_stands(line, jobs, found, last) for line in lines):
                         store.append_raw(b"".join(raw(folder, lines)))
         write_about(new, about)
         with own_folder(target.parent) as around:
@@ -296,6 +296,21 @@ def merged(folders: Sequence[Path], target: Path) -> About:
         with suppress(OSError), own_folder(target.parent) as around:
             around.remove(new.name)
     return about
+
+
+def _stands(
+    line: Line,
+    own: Mapping[str, Sequence[Line]],
+    found: Sequence[Mapping[str, Sequence[Line]]],
+    last: Mapping[str, int],
+) -> bool:
+    """True for all but a copy of a check that another run has replaced: it is left out, to be done again."""
+    first = line.check.copy_of
+    return not first or (first in own and [*map(_told, own[first])] == [*map(_told, found[last[first]][first])])
+
+
+def _told(line: Line) -> tuple[str, str, str]:
+    return line.key, line.check.id, line.check.status
 
 
 def differing(folders: Sequence[Path]) -> str:
@@ -346,7 +361,7 @@ def _brief(outcome: Mapping[str, Any]) -> Check:
         id=str(outcome["id"]), check=str(outcome["check"]), status=outcome["status"], code=str(outcome["code"]),
         gradient={"severed": Severed(cut)} if "cut" in outcome else {},
         model=ModelInfo(str(outcome["uri"])), x="", y="", gates=tuple(map(str, outcome["gates"])), waiver=waiver,
-        duration_s=float(outcome["duration_s"]),
+        duration_s=float(outcome["duration_s"]), copy_of=str(outcome.get("copy_of", "")),
     )  # fmt: skip
 
 
@@ -356,6 +371,8 @@ def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
     more = {"gates": record.get("gates", ()), "waiver": record.get("waiver")}
     if (cut := (record.get("gradient") or {}).get("severed")) is not None:
         more["cut"] = cut.get("cut", ())
+    if record.get("copy_of"):
+        more["copy_of"] = record["copy_of"]
     uri, duration = record.get("model", {}).get("uri", record["check"]), record.get("duration_s", 0.0)
     return {**kept, **more, "uri": uri, "duration_s": duration}
 

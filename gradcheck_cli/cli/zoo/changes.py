@@ -134,7 +134,8 @@ def _kinds(was: Check | None, now: Check | None, factor: float, least: float) ->
         yield "fixed" if _is_fine(now) else "newly failing"
     elif (was.status, was.code, was.forward_differs) != (now.status, now.code, now.forward_differs):
         yield "changed"
-    if was and now and now.duration_s > factor * was.duration_s and now.duration_s - was.duration_s > least:
+    alike = was and now and bool(was.copy_of) == bool(now.copy_of)  # a copy takes less time by what it leaves out
+    if alike and was and now and now.duration_s > factor * was.duration_s and now.duration_s - was.duration_s > least:
         yield "slower"
 
 
