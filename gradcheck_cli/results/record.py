@@ -320,9 +320,9 @@ class Check(Displayed):
     @property
     def outcome(self) -> Check:
         """The record reduced to its name and its outcome."""
-        return Check(
-            self.id, self.check, self.status, self.code, ModelInfo(self.model.uri), "", "", gates=self.gates,
-            gradient={"severed": self.gradient["severed"]} if "severed" in self.gradient else {}, waiver=self.waiver,
+        return outcome_record(
+            id=self.id, check=self.check, status=self.status, code=self.code, uri=self.model.uri, gates=self.gates,
+            gradient={"severed": self.gradient["severed"]} if "severed" in self.gradient else None, waiver=self.waiver,
             duration_s=self.duration_s, copy_of=self.copy_of,
         )  # fmt: skip
 
@@ -395,6 +395,16 @@ class Check(Displayed):
         if pictured and self.picture is not None:
             record["picture"] = strict(self.picture.small.as_json())
         return record
+
+
+_BLANK = Check("", "", "pass", "", ModelInfo(""), "", "")
+_EMPTY = {name: getattr(_BLANK, name) for name in field_names(Check)}
+
+
+def outcome_record(*, uri: str, gradient: Gradient | None, **fields: Any) -> Check:
+    """A record of an outcome alone; many of them share what is empty, so that each takes little memory."""
+    model = ModelInfo(uri, opset=_BLANK.model.opset, operators=_BLANK.model.operators)
+    return Check(**{**_EMPTY, **fields, "model": model, "gradient": gradient or _BLANK.gradient})
 
 
 @dataclass(frozen=True, slots=True)
