@@ -116,6 +116,17 @@ def record_of(pair: Pair, model: ModelInfo, settings: Settings, name: str, dims:
     return replace(record, **{**fields, "notes": notes})
 
 
+def glanced(pair: Pair, model: ModelInfo, settings: Settings, name: str, dims: Mapping[str, int]) -> Check:
+    """The record of a pair of which no entry was compared: it states no power, since it would have missed any error."""
+    record = _begun(pair, model, settings, name, dims)
+    if error := pair.error or next(iter(pair.missed), None):
+        return failed_record(record, error)
+    total = math.prod(pair.x_shape) * math.prod(pair.y_shape)
+    entries = {"total": total, "checked": 0, "failed": 0, "inconclusive": 0}
+    notes = tuple(dict.fromkeys(pair.notes))
+    return replace(record, status="pass", code="", entries=entries, power=Power(), notes=notes)
+
+
 def _surveyed(*given: Any) -> dict[str, Any]:
     from gradcheck_cli.checks.diagnose.suspects import surveyed  # most checks survey no nodes
 

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.custom import ops_for, unused_operators
 from gradcheck_cli.autodiff.tape import quietly
-from gradcheck_cli.checks.assemble import Pair, model_of, passes, record_of
+from gradcheck_cli.checks.assemble import Pair, glanced, model_of, passes, record_of
 from gradcheck_cli.checks.claims.claim import AskedClaims, asked
 from gradcheck_cli.checks.diagnose.laws import Laws
 from gradcheck_cli.checks.estimates import beyond, forecasts, needed, threads
@@ -161,6 +161,7 @@ class Procedure:
         require_runtime(source, settings)
         self.source, self.settings, self.ops, self.listen, self.see = source, settings, ops, listen, see
         self.part, self.elsewhere, self.memory = part, elsewhere, 0
+        self.glances = False  # no entry is compared
         self.graph, self.sized = source.graph, ""  # note on open dimensions that are smaller than the default
         self.fed: dict[int, Mapping[str, Any]] = {}
         wanted = (
@@ -189,7 +190,8 @@ class Procedure:
             seconds = () if second is None else second.at(ready, problems, point)
             gradients = [(p, s) for p, s in seconds if self._comparable(p, point, s, index)]
             problems, ready = {**problems, **{p.y: s for p, s in gradients}}, [*ready, *(p for p, _ in gradients)]
-            self.compare_all(ready, problems, index)
+            if not self.glances:
+                self.compare_all(ready, problems, index)
             if self.claiming is not None:
                 self.claiming.at(point, index)
             forward.hear()
@@ -200,7 +202,7 @@ class Procedure:
         model, sizes = model_of(self.source), {**self.source.dims, **self.settings.dims, **point.dims}
         found = []
         for pair in [*(pairs if second is None else second.with_gradients(pairs)), *self.claims]:
-            record = record_of(pair, model, self.settings, name, sizes)
+            record = (glanced if self.glances else record_of)(pair, model, self.settings, name, sizes)
             if not (record.gradient_of or record.claim):
                 record = self.checkups.record(branches.record(record))
                 record = record if self.precisions is None else self.precisions.record(record)

@@ -73,6 +73,8 @@ class Baseline:
 
     def waived(self, checks: tuple[Check, ...]) -> tuple[Check, ...]:
         """The records, waived where they came out as they did in the baseline."""
+        if not self.known and self.codes is None:
+            return checks
         self.met = self.met or any(_key(check) in self.known for check in checks)
         self.repaired += [check.id for check in checks if self._repaired(check)]
         return tuple(map(self.judged, checks))

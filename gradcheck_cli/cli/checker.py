@@ -31,7 +31,7 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph.memory import allowed, exhausted, held
 from gradcheck_cli.points.dims import sizes_given
 from gradcheck_cli.points.targets import choose_y, globs_said
-from gradcheck_cli.results.record import Check, ModelInfo
+from gradcheck_cli.results.record import Check, FirstCheck, ModelInfo
 from gradcheck_cli.settings import Pictures, Settings
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Checker:
     failing: Callable[[Check, BaseException], None] = lambda failed, error: None
     see: Callable[[int, Point], None] | None = None  # each point, before anything is compared there
     apart: bool = False  # what comes with limits, or will take much, is checked in a process of its own
+    first: FirstCheck | None = None  # of models of one structure; None where each is checked
     seed: int = field(default_factory=lambda: secrets.randbelow(1 << 31))  # of whatever asks for a random one
 
     def check(self, task: Task) -> tuple[Check, ...]:
@@ -77,7 +78,8 @@ class Checker:
             self.progress.begin(task.name)
             try:
                 with self._prepared(task, keeper) as (request, known):
-                    checks = Procedure(**request).run(task.name)
+                    shared = self.first is not None
+                    checks = self._once(request, task.name) if shared else Procedure(**request).run(task.name)
                 checks = tuple(replace(c, reproduce=self._command(c, task, known), place=task.place) for c in checks)
             except Exception as error:
                 checks = self._failed(task, self._placed(task, _as_ours(error)), error)
@@ -86,6 +88,12 @@ class Checker:
             share = (time.perf_counter() - start) / max(len(checks), 1)  # of what pairs did not take themselves
             timed = [c if c.duration_s else replace(c, duration_s=round(share, 4)) for c in checks]
             return keeper.ended(self._judged(timed, task))
+
+    def _once(self, request: Mapping[str, Any], name: str) -> tuple[Check, ...]:
+        """The records of a model that may be a copy of one with the same structure."""
+        from gradcheck_cli.checks import copies  # where many models are checked
+
+        return copies.records(request, name, self.first or FirstCheck())
 
     def _judged(self, checks: Sequence[Check], task: Task) -> tuple[Check, ...]:
         """The records with waivers of the spec and of the baseline, and with the gates of the run."""

@@ -88,6 +88,8 @@ def _found(check: Check) -> str:
         return expectation(check)
     if check.message:
         return name("  ".join(without_excerpt(check.message.removeprefix(f"{check.code}: "))))
+    if check.copy_of:
+        return "no entry compared, forward run and gradient finite"
     if check.nodes and check.status in ("fail", "pass"):
         return f"{headline(check) or share_compared(check)}, max rel err {short(check.max_rel_err)}"
     checked, failed = check.entries.get("checked", 0), check.entries.get("failed", 0)
@@ -163,7 +165,8 @@ def said_of(check: Check) -> tuple[str, str, str]:
     word, color = _VERDICTS[check.status] if check.status != "waived" or not check.ignored else ("IGNORED", "yellow")
     if check.status != "severed":
         open_ = not_judged(check) if check.status == "pass" else ""
-        return word, color, " ".join(filter(None, ("zero everywhere" if check.zero_everywhere else "", open_)))
+        copied = f"(copy of {name(check.copy_of)})" if check.copy_of else ""
+        return word, color, " ".join(filter(None, ("zero everywhere" if check.zero_everywhere else "", open_, copied)))
     others = check.severed.others if check.severed is not None else ()
     beside = f"({name(check.x)} has one from: {listed(others)})" if others else ""
     return word, color if check.gates else "yellow", beside
@@ -216,6 +219,8 @@ def totals(report: Report) -> str:
              for status, word in COUNTED.items() if status in statuses]  # fmt: skip
     if apart := sum(c.status == "severed" and c.passes for c in report.outcomes):
         parts.insert(1, f"{apart} of them severed")
+    if copies := sum(bool(c.copy_of) and c.status in ("pass", "severed") for c in report.outcomes):
+        parts.insert(1, count(copies, "of them a copy", "of them copies"))
     if differ := sum(c.forward_differs for c in report.outcomes):
         parts += [f"{count(differ, 'forward run differs', 'forward runs differ')}{_let_through('forward', report)}"]
     if stopped := sum(bool(c.at_health) for c in report.outcomes):

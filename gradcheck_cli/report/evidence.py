@@ -73,10 +73,10 @@ def judged_rows(checks: Sequence[Check], titles: Sequence[str], labels: Labels, 
 
 def _folded(checks: Sequence[Check]) -> tuple[list[Check], list[list[Check]]]:
     """The checks that have a row each, and groups of many that pass."""
-    groups: dict[tuple[str, bool], list[Check]] = {}
+    groups: dict[tuple[str, bool, str], list[Check]] = {}
     for check in checks:
         if check.status == "pass" and check.passes:
-            groups.setdefault((check.mode, check.zero_everywhere), []).append(check)
+            groups.setdefault((check.mode, check.zero_everywhere, check.copy_of), []).append(check)
     many = [some for some in groups.values() if len(some) > _MOST_PASSED]
     kept = {id(check) for some in many for check in some}
     return [check for check in checks if id(check) not in kept], many
@@ -94,9 +94,10 @@ def _together(checks: Sequence[Check]) -> Check:
 
 def _errors(check: Check) -> tuple[str, ...]:
     """The cells of a row right of its names; a gradient that is zero on both sides has no error to speak of."""
-    nothing = check.gradient.get("zero_fraction") == 1.0 and not (check.max_abs_err or check.of_two_models)
+    zero = check.gradient.get("zero_fraction") == 1.0 and not (check.max_abs_err or check.of_two_models)
+    nothing = zero or bool(check.copy_of)
     errors = ("-", "-") if nothing else (short(check.max_abs_err), short(check.max_rel_err))
-    return share_compared(check), *errors, rough(check.noise), said_of(check)[0]
+    return share_compared(check), *errors, "-" if check.copy_of else rough(check.noise), said_of(check)[0]
 
 
 def _with_verdict(line: str, said: tuple[str, str, str], style: Style) -> str:

@@ -82,7 +82,7 @@ def how_checked(check: Check) -> Iterator[str]:
     """Facts on the method that are not usual: mode, evaluator, points, sizes that were chosen, ranges."""
     if not check.entries:
         return
-    if (check.mode, check.method) != ("full", "complex-step"):
+    if (check.mode, check.method) != ("full", "complex-step") and not check.copy_of:
         yield name(f"{mode_said(check)}, {check.method}")
     if check.source != "internal":
         yield f"y computed by {name(check.source)}"
@@ -147,7 +147,8 @@ def _method(check: Check) -> Iterator[tuple[str, str]]:
         yield "tolerance", f"rtol {check.rtol:.2g}, atol {check.atol:.2g}"
         return
     tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"
-    yield "method", f"{name(f'{mode_said(check)}, {check.method}')}; {tolerance}; {count(check.points, 'point')}"
+    if not check.copy_of:
+        yield "method", f"{name(f'{mode_said(check)}, {check.method}')}; {tolerance}; {count(check.points, 'point')}"
     if check.forward:
         yield "forward", held_against(check)
     if check.coloring:

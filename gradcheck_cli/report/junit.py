@@ -55,6 +55,8 @@ def _case(suite: xml.Element, check: Check, style: Style) -> None:
         xml.SubElement(case, "failure", type="gate", message=clean(gate_text(check)))
     elif check.status == "waived":
         xml.SubElement(case, "skipped", message=clean(outcome(check)))
+    if check.copy_of:
+        xml.SubElement(case, "system-out").text = clean(f"copy of {check.copy_of}: {outcome(check)}")
     if check.forward_differs:
         case = xml.SubElement(
             suite, "testcase", classname=clean(check.check), name=f"{clean(title)}: forward run", time="0.000"

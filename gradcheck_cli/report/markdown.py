@@ -52,7 +52,7 @@ def _assembled(report: Report, checks: Sequence[Check], parts: Iterable[str]) ->
 
 def _row(check: Check) -> str:
     word, _, rest = said_of(check)
-    errors = (short(check.max_abs_err), short(check.max_rel_err)) if check.entries else ("", "")
+    errors = (short(check.max_abs_err), short(check.max_rel_err)) if check.entries and not check.copy_of else ("", "")
     entries = share_compared(check) if check.entries else ""
     x, y = (_code(f"{n} {shape(s)}") if n else "" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape)))
     gate = f", **{_text(name(', '.join(check.at_health)))}**" if check.at_health else ""

@@ -24,6 +24,7 @@ _STOPPED = (2, 4, 70, 130)  # exit codes of runs that could not do all of what t
 _ROOT, _HEALTH, _FORWARD = "%SRCROOT%", "health/", f"forward/{CODE}"
 _FIGURES = (
     "x", "y", "mode", "method", "seed", "entries", "max_abs_err", "max_rel_err", "needed", "bundle", "reproduce",
+    "copy_of",
 )  # fmt: skip
 
 

@@ -53,7 +53,9 @@ def subject(check: Check) -> str:
 def summary(check: Check) -> str:
     """The outcome and its numbers: fail GC101, 6 of 192 failed, max rel err 1.0e+00, suspect node 14 MaxPool pool1."""
     told = [f"{check.status} {check.code}".strip(), *check.gates]
-    if check.entries:
+    if check.copy_of:
+        told += [f"copy of {check.copy_of}"]
+    elif check.entries:
         told += [*_counted(check.entries), f"max rel err {check.max_rel_err:.1e}"]
     else:
         told += filter(None, [check.message])
@@ -93,7 +95,8 @@ def frame(checks: Iterable[Check]) -> DataFrame:
 
 def _value(check: Check, place: str) -> Any:
     """The value at a place of a record; None where the record has none, NaN for errors of what was not compared."""
-    value: Any = math.nan if place in _COMPARED and not check.entries else check
+    compared = check.entries and not check.copy_of
+    value: Any = math.nan if place in _COMPARED and not compared else check
     for key in place.split(".") if value is check else ():
         value = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
     return value

@@ -280,6 +280,11 @@ class Check(Displayed):
         Mapping[str, str], "Of gradcheck, onnx, numpy and python, and the kernels' instruction set."
     ] = field(default_factory=dict)
     place: Annotated[SpecPlace, Keys(("file", "line"))] = field(default_factory=SpecPlace)
+    structure: Annotated[str, "Digest of what ran, without the values of weights; empty unless asked for."] = ""
+    copy_of: Annotated[
+        str,
+        "The model of the same structure whose gradients were compared; here the forward run was, no entry of them.",
+    ] = ""
     picture: Picture | None = field(default=None, compare=False)  # in the JSON record if asked for
 
     @property
@@ -315,10 +320,10 @@ class Check(Displayed):
     @property
     def outcome(self) -> Check:
         """The record reduced to its name and its outcome."""
-        return Check(
-            self.id, self.check, self.status, self.code, ModelInfo(self.model.uri), "", "", gates=self.gates,
-            gradient={"severed": self.gradient["severed"]} if "severed" in self.gradient else {}, waiver=self.waiver,
-            duration_s=self.duration_s,
+        return outcome_record(
+            id=self.id, check=self.check, status=self.status, code=self.code, uri=self.model.uri, gates=self.gates,
+            gradient={"severed": self.gradient["severed"]} if "severed" in self.gradient else None, waiver=self.waiver,
+            duration_s=self.duration_s, copy_of=self.copy_of,
         )  # fmt: skip
 
     @property
@@ -390,6 +395,45 @@ class Check(Displayed):
         if pictured and self.picture is not None:
             record["picture"] = strict(self.picture.small.as_json())
         return record
+
+
+_BLANK = Check("", "", "pass", "", ModelInfo(""), "", "")
+_EMPTY = {name: getattr(_BLANK, name) for name in field_names(Check)}
+
+
+def outcome_record(*, uri: str, gradient: Gradient | None, **fields: Any) -> Check:
+    """A record of an outcome alone; many of them share what is empty, so that each takes little memory."""
+    model = ModelInfo(uri, opset=_BLANK.model.opset, operators=_BLANK.model.operators)
+    return Check(**{**_EMPTY, **fields, "model": model, "gradient": gradient or _BLANK.gradient})
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCheck:
+    """The model of a structure that is checked first: as far as copies need to know it, or not checked yet.
+
+    `missed` are the branches that the check of each pair did not take.
+    """
+
+    job: str = ""
+    structure: str = ""
+    missed: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def of(cls, job: str, checks: Sequence[Check]) -> FirstCheck | None:
+        """The first check by its records; None where copies of it would say more than it does.
+
+        A copy passes by what this check has shown, so each pair has to pass by itself: not by a waiver, not severed at a
+        gate, not copied, with a forward run that agrees.  Of more branches not taken than a record lists, nobody could
+        tell that a copy takes none of them.
+        """
+        few = all(
+            len(c.branches.get("missed", ())) == c.branches.get("total", 0) - c.branches.get("covered", 0)
+            for c in checks
+        )
+        fit = all(c.structure and c.passes and c.status in ("pass", "severed") and not c.copy_of for c in checks)
+        if not (checks and few and fit):
+            return None
+        return cls(job, checks[0].structure, tuple(tuple(c.branches.get("missed", ())) for c in checks))
 
 
 _RECORDED = tuple(name for name in field_names(Check) if name != "picture")

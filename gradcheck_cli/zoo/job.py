@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradcheck_cli.results.record import FirstCheck
 
 TIMEOUT, MEMORY = 600.0, 8 << 30
 LOCAL_CLUSTER = r"local(?::(?P<workers>[1-9]\d{0,3}))?"
@@ -32,6 +35,10 @@ class Job:
     folder: str = ""  # from which relative paths start; "" for the folder in which its process starts
     files: tuple[str, ...] = ()  # all files that it reads
     predicted_mb: float = 0.0  # peak memory; 0 if it is not known
+    structure: str = ""  # digest of its file without names and values of weights; "" if it is not to be compared
+    family: str = ""  # the same of what optimizers of graphs leave as it is
+    first: FirstCheck | None = None  # of the same structure; without a name where this job is the first
+    alike: str = ""  # a job that differs only by an optimizer's level
 
     def time(self, limit: float | None) -> float | None:
         """The time limit in seconds: an option that was given, else that of the manifest, else that of the run."""

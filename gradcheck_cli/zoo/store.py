@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from typing import IO, Any
 from gradcheck_cli.errors import VERSION, UsageError, did_you_mean, shown
 from gradcheck_cli.formats.untrusted import content, opened, own_folder
 from gradcheck_cli.results.measures import Severed, Spot
-from gradcheck_cli.results.record import EXIT_CODES, Check, ModelInfo
+from gradcheck_cli.results.record import EXIT_CODES, Check, outcome_record
 
 RECORDS, SCHEMA = "results.jsonl", "gradcheck.zoo/1"
 ABOUT, LOCK = "run.json", "lock"
@@ -284,7 +285,7 @@ def merged(folders: Sequence[Path], target: Path) -> About:
         with Store(new) as store:
             for index, (folder, jobs) in enumerate(zip(folders, found, strict=True)):
                 for job, lines in jobs.items():
-                    if last[job] == index:
+                    if last[job] == index and all(_stands(line, jobs, found, last) for line in lines):
                         store.append_raw(b"".join(raw(folder, lines)))
         write_about(new, about)
         with own_folder(target.parent) as around:
@@ -296,6 +297,21 @@ def merged(folders: Sequence[Path], target: Path) -> About:
         with suppress(OSError), own_folder(target.parent) as around:
             around.remove(new.name)
     return about
+
+
+def _stands(
+    line: Line,
+    own: Mapping[str, Sequence[Line]],
+    found: Sequence[Mapping[str, Sequence[Line]]],
+    last: Mapping[str, int],
+) -> bool:
+    """True for all but a copy of a check that another run has replaced: it is left out, to be done again."""
+    first = line.check.copy_of
+    return not first or (first in own and [*map(_told, own[first])] == [*map(_told, found[last[first]][first])])
+
+
+def _told(line: Line) -> tuple[str, str, str]:
+    return line.key, line.check.id, line.check.status
 
 
 def differing(folders: Sequence[Path]) -> str:
@@ -332,7 +348,10 @@ def _line(data: bytes, offset: int) -> Line | None:
                 return None
             head = _DECODER.raw_decode(text, len(_START))[0]
             numbers = int(head["part"]), int(head["of"]), float(head["timeout"])
-            return Line(str(head["key"]), str(head["job"]), *numbers, _brief(head), offset, len(data))
+            found, job = _brief(head), str(head["job"])
+            return Line(
+                str(head["key"]), found.check if found.check == job else job, *numbers, found, offset, len(data)
+            )
     return None
 
 
@@ -342,11 +361,12 @@ def _brief(outcome: Mapping[str, Any]) -> Check:
     if (outcome["status"] not in EXIT_CODES and outcome["status"] != "error") or not isinstance(until, str | None):
         raise ValueError(outcome["status"], until)
     cut = tuple(Spot(int(s["node"]), str(s["op"]), str(s["name"]), str(s["inside"])) for s in outcome.get("cut") or ())
-    return Check(
-        id=str(outcome["id"]), check=str(outcome["check"]), status=outcome["status"], code=str(outcome["code"]),
-        gradient={"severed": Severed(cut)} if "cut" in outcome else {},
-        model=ModelInfo(str(outcome["uri"])), x="", y="", gates=tuple(map(str, outcome["gates"])), waiver=waiver,
-        duration_s=float(outcome["duration_s"]),
+    check, uri = str(outcome["check"]), str(outcome["uri"])
+    return outcome_record(
+        id=str(outcome["id"]), check=check, status=sys.intern(outcome["status"]), code=sys.intern(str(outcome["code"])),
+        gradient={"severed": Severed(cut)} if "cut" in outcome else None, uri=check if check == uri else uri,
+        gates=tuple(map(str, outcome["gates"])), waiver=waiver, duration_s=float(outcome["duration_s"]),
+        copy_of=sys.intern(str(outcome.get("copy_of", ""))),
     )  # fmt: skip
 
 
@@ -356,6 +376,8 @@ def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
     more = {"gates": record.get("gates", ()), "waiver": record.get("waiver")}
     if (cut := (record.get("gradient") or {}).get("severed")) is not None:
         more["cut"] = cut.get("cut", ())
+    if record.get("copy_of"):
+        more["copy_of"] = record["copy_of"]
     uri, duration = record.get("model", {}).get("uri", record["check"]), record.get("duration_s", 0.0)
     return {**kept, **more, "uri": uri, "duration_s": duration}
 

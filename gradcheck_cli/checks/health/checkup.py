@@ -80,7 +80,8 @@ class Checkups:
         checkup = self.of[record.y]
         health = checkup.health(record.x)
         found: Gradient = {**record.gradient}
-        if record.gradient and record.mode != "full":
+        glanced = record.status == "pass" and not record.entries.get("checked")
+        if glanced or (record.gradient and record.mode != "full"):
             found.update(checkup.figures(record.x))
         return replace(record, gradient=found if health is None else {**found, "health": health})
 

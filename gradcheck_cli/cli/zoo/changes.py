@@ -18,6 +18,7 @@ from gradcheck_cli.cli.zoo.results import FinishedJobs
 from gradcheck_cli.errors import harmless
 from gradcheck_cli.report.text import AS_JSON, Style, apart, name, paint, seconds, table
 from gradcheck_cli.report.zoo_summary import verdict
+from gradcheck_cli.results import many, put_aside
 from gradcheck_cli.results.record import Check
 
 SCHEMA = "gradcheck.diff/1"
@@ -46,8 +47,9 @@ def diff(old: str, new: str, slower: float, show: int, output_format: str, color
 
     It exits with 1 if a check fails that did not fail before, or was not there; else with 0.
     """
-    before, after = _checks(old), _checks(new)
-    changes = compared(before, after, slower)
+    with many():
+        before, after = _checks(old), _checks(new)
+        changes = compared(before, after, slower)
     code = int(any(change.kind == "newly failing" for change in changes))
     if before and after and not {check.id for check in before} & {check.id for check in after}:
         note(f"{old} and {new} have no check in common: were their sources named from different folders?")
@@ -65,9 +67,7 @@ def _checks(path: str) -> Sequence[Check]:
     """The outcomes of a run, or the records of a file of results."""
     if os.path.isdir(path):
         return FinishedJobs.of_run(path).outcomes
-    from gradcheck_cli.results import read_results
-
-    return read_results(path, note)
+    return put_aside(path, note).outcomes
 
 
 def _text(changes: Sequence[Change], total: int, style: Style, most: int) -> str:
@@ -134,7 +134,8 @@ def _kinds(was: Check | None, now: Check | None, factor: float, least: float) ->
         yield "fixed" if _is_fine(now) else "newly failing"
     elif (was.status, was.code, was.forward_differs) != (now.status, now.code, now.forward_differs):
         yield "changed"
-    if was and now and now.duration_s > factor * was.duration_s and now.duration_s - was.duration_s > least:
+    alike = was and now and bool(was.copy_of) == bool(now.copy_of)  # a copy takes less time by what it leaves out
+    if alike and was and now and now.duration_s > factor * was.duration_s and now.duration_s - was.duration_s > least:
         yield "slower"
 
 

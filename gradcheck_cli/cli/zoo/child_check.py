@@ -18,6 +18,7 @@ from gradcheck_cli.cli.check import command
 from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.tasks import Planner, Task, raising
+from gradcheck_cli.cli.zoo.jobs import LEVEL
 from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.native.selection import kernels
 from gradcheck_cli.results.record import Check, SpecPlace
@@ -37,12 +38,18 @@ def records(job: Job, desk: Desk) -> Iterator[Mapping[str, Any]]:
     checker = _checker(job, desk)
     tasks = _tasks(job)
     desk.tasks(len(tasks))
+    checker.first = job.first if len(tasks) == 1 else None
     for task in tasks[desk.errand.first :]:
         desk.begin(task.name)
         for check in checker.check(task):
-            yield replace(check, model=replace(check.model, uri=job.uri), place=_placed(check, job)).as_json(
-                pictured=True
-            )
+            model, notes = replace(check.model, uri=job.uri), (*check.notes, *_alike(job))
+            yield replace(check, model=model, place=_placed(check, job), notes=notes).as_json(pictured=True)
+
+
+def _alike(job: Job) -> Iterator[str]:
+    """A note that a model differs from another only by an optimizer's level: it is checked nevertheless."""
+    if job.alike:
+        yield f"as {job.alike} but for {LEVEL}: checked by itself"
 
 
 def _placed(check: Check, job: Job) -> SpecPlace:

@@ -29,13 +29,21 @@ from gradcheck_cli.zoo import remote
 from gradcheck_cli.zoo.job import Job
 from gradcheck_cli.zoo.parcel import content_of, files_named, folder_of_data, key_of, read_along
 
+LEVEL = "an optimizer's level (identities, folded constants, fused biases)"
 _OF_THE_RUN = (
     "expression", "check", "rerun", "shard", "folder", "show", "report", "baseline", "engine", "dask", "allow_local",
+    "same_structure",
 )  # fmt: skip
 # options on which results do not depend
 _NOT_BEARING = {
     *(option.name for option in OPTIONS.values() if option.role == "run"), *_OF_THE_RUN, "timeout", "jobs",
 }  # fmt: skip
+
+_NAMING = tuple(name for name in OPTIONS if name in (
+    "x", "y", "param", "grad", "grad_model", "x_shape", "y_shape", "x_init_value", "extra_feed_dict", "init_targets",
+    "val_range", "rtol", "atol",
+))  # fmt: skip
+# options that name tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +108,7 @@ class Maker:
     given: Mapping[str, Any]
     gates: Sequence[str]
     ctx: click.Context
+    structured: bool = False  # whether models of one structure share a check
 
     def job(self, place: ModelPlace) -> Job:
         """The job of a place; raises a GradcheckError if there is no model to check."""
@@ -114,8 +123,27 @@ class Maker:
         bearing = {"layers": layers, "expect": place.expect, "gates": gates, "task": place.task}  # on the result
         above = file_above(_folder(place), self.ctx)
         every = tuple(str(file) for file in (*files, *([above] if above and not place.url else [])))
-        return Job(place.uri, str(path), place.task, options, said, place.expect, files=every,
-                   key=key_of(place.job, files, bearing))  # fmt: skip
+        job = Job(place.uri, str(path), place.task, options, said, place.expect, files=every,
+                  key=key_of(place.job, files, bearing))  # fmt: skip
+        return self._structured(job, files, bearing) if self.structured else job
+
+    def _structured(self, job: Job, files: Sequence[Path], bearing: Mapping[str, Any]) -> Job:
+        """A job with the structure of its model, of which settings and other files that are read are part.
+
+        Outputs that ship with a model are no part of it, since each model is held against its own.  A check of a spec,
+        or one that is expected to come out otherwise than passing, has none: it is done by itself.
+        """
+        from gradcheck_cli.formats.onnx.file import structures_of  # brings onnx, which a driver can do without
+
+        path = Path(job.path)
+        if is_spec(path) or job.task is not None or job.expect:
+            return job
+        model = {*read_along(path)}
+        others = [file for file in files if file not in model and not file.name.startswith("output_")]
+        named = any(layer.get(name) for layer in bearing["layers"] for name in _NAMING)
+        apart = key_of("", others, bearing)
+        exact, optimized = structures_of(path, named=named)
+        return replace(job, structure=exact and exact + apart, family=optimized and optimized + apart)
 
     def _local(self, place: ModelPlace) -> Path:
         """The local file, fetched if it is behind a URL, with test data from its archive."""

@@ -70,10 +70,11 @@ def status(folder: str | None, **options: Any) -> int:
     found.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    if folder is None:
-        _show_runs(given)
-    else:
-        _show_run(folder, given)
+    with many():
+        if folder is None:
+            _show_runs(given)
+        else:
+            _show_run(folder, given)
     return 0
 
 

@@ -6,15 +6,16 @@ import glob
 import os
 import re
 import secrets
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import rich_click as click
 
@@ -24,22 +25,28 @@ from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.options import Parsed, names_at, options_of
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import common_folder
-from gradcheck_cli.cli.zoo.jobs import Maker, ModelPlace, places, split, unmade
+from gradcheck_cli.cli.zoo.jobs import LEVEL, Maker, ModelPlace, places, split, unmade
 from gradcheck_cli.cli.zoo.results import Results
 from gradcheck_cli.cli.zoo.run_progress import ZooProgress
 from gradcheck_cli.cli.zoo.start import HOME, RUN_OPTIONS
 from gradcheck_cli.errors import GradcheckError, UsageError, shown
+from gradcheck_cli.formats.untrusted import sha256_of_text
 from gradcheck_cli.report.text import count
-from gradcheck_cli.results.record import Report
+from gradcheck_cli.results import check_from_json
+from gradcheck_cli.results.record import Check, FirstCheck, Report
 from gradcheck_cli.zoo import engine
 from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
 from gradcheck_cli.zoo.parcel import expected_seconds, shared_out
 from gradcheck_cli.zoo.remote import reaching
 from gradcheck_cli.zoo.shelf import hide_from_git
-from gradcheck_cli.zoo.store import ABOUT, About, Line, Store, brief, finished, read_about, write_about
+from gradcheck_cli.zoo.store import ABOUT, About, Line, Store, brief, finished, read_about, whole, write_about
 
 # options that are not stored with a run, and are ignored if its folder has them
 _OF_ONE_TIME = {"folder", "rerun", "show", "fail_fast", "allow_python", "allow_local", *names_at("Output")}
+
+
+_PATIENCE = 0.5  # seconds after which a waiting thread sees that the run was stopped
+_ALIKE = 5  # models that are named
 
 
 def begin(sources: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> int:
@@ -95,6 +102,89 @@ def _of_shard(every: Sequence[ModelPlace], index: int, number: int) -> list[Mode
     return [place for place in every if shards[place.job] == index]
 
 
+class StructureState(NamedTuple):
+    """The first check of a structure once it has ended, with its key; without it copies are checked by themselves."""
+
+    first: FirstCheck | None
+    key: str = ""
+
+
+@dataclass(slots=True)
+class Structures:
+    """The models of each structure: which one is checked first, and what its copies may refer to.
+
+    A copy refers to a check that has ended and passed.  As soon as a check of a structure does not pass, all further
+    models of it are checked by themselves.  The key of a copy covers that of its first check, so that it is done again
+    when that model has changed.
+    """
+
+    store: Store
+    former: set[str]  # jobs that earlier copies refer to
+    known: dict[str, StructureState] = field(default_factory=dict)  # those of the first checks, by structure
+    others: dict[tuple[str, str], StructureState] = field(default_factory=dict)  # of former ones, by structure and job
+    families: dict[str, dict[str, str]] = field(default_factory=dict)  # family -> structure -> its first job
+    alike: dict[str, str] = field(default_factory=dict)  # job -> one that differs by an optimizer's level only
+    running: set[str] = field(default_factory=set)
+    news: threading.Condition = field(default_factory=threading.Condition)
+
+    def named(self, name: str, job: Job) -> Job:
+        """The job with the one that differs from it only by an optimizer's level, if there is any."""
+        if not job.structure or not job.family:
+            return job
+        family = self.families.setdefault(job.family, {})
+        first = family.setdefault(job.structure, name)
+        others = [each for each in family.values() if each != first]
+        if first == name and others:
+            self.alike[name] = others[0]
+        return replace(job, alike=self.alike.get(name, ""))
+
+    def state(self, job: Job, lines: Sequence[Line]) -> StructureState | None:
+        """The first check that a job may refer to; None if there is none yet."""
+        state = self.known.get(job.structure)
+        if state is not None and state.first is None:
+            return state
+        former = ((job.structure, line.check.copy_of) for line in lines)
+        return next((self.others[each] for each in former if each in self.others), state)
+
+    def begun(self, structure: str) -> None:
+        with self.news:
+            self.running.add(structure)
+
+    def ended(self, structure: str, name: str, key: str, checks: Sequence[Check]) -> None:
+        """Notes the check of a model that was no copy."""
+        made = StructureState(FirstCheck.of(name, checks), key)
+        with self.news:
+            self.running.discard(structure)
+            if made.first is None or structure not in self.known:
+                self.known[structure] = made
+            if name in self.former and made.first is not None:
+                self.others[structure, name] = made
+            self.news.notify_all()
+
+    def found(self, structure: str, name: str, key: str, lines: Sequence[Line]) -> None:
+        """Notes a check that was done before; its records are read where copies may refer to it."""
+        if structure not in self.known or name in self.former:
+            self.ended(structure, name, key, [*map(check_from_json, whole(self.store.folder, lines))])
+
+    def wait(self, structure: str, stopped: Callable[[], bool]) -> None:
+        """Waits until no first check of a structure runs."""
+        with self.news:
+            while structure in self.running and not stopped():
+                self.news.wait(_PATIENCE)
+
+
+def key_of_copy(key: str, first: str) -> str:
+    """The key of a copy, from its own and that of the first check."""
+    return sha256_of_text(f"{key} copy of {first}")[:32]
+
+
+class Begun(NamedTuple):
+    """A job that was given to the engine: its name, and its key as a check of its own."""
+
+    name: str
+    key: str
+
+
 @dataclass(slots=True)
 class ZooRun:
     """A run over some places; their records go to the store."""
@@ -108,7 +198,8 @@ class ZooRun:
     progress: ZooProgress = field(init=False)
     limits: Limits = field(init=False)
     before: Mapping[str, Sequence[Line]] = field(init=False)  # finished in earlier runs, by job
-    names: dict[str, str] = field(default_factory=dict)  # key of a job -> its name
+    structures: Structures = field(init=False)
+    begun: dict[str, Begun] = field(default_factory=dict)  # by the key of a job
     stopped: bool = False  # by --fail-fast
 
     def __post_init__(self) -> None:
@@ -116,6 +207,8 @@ class ZooRun:
         self.before, damaged = finished(self.store.folder)
         if damaged:
             note(f"{self.store.path}: {count(damaged, 'damaged line')} left out, to be checked again")
+        former = {line.check.copy_of for lines in self.before.values() for line in lines} - {""}
+        self.structures = Structures(self.store, former)
         shown = "off" if self.results.output.style.verbosity < 0 else self.options.get("progress", "auto")
         before = sum(self._counts(place.job) for place in self.places)
         self.progress = ZooProgress(shown, len(self.places), before)
@@ -137,9 +230,19 @@ class ZooRun:
         except KeyboardInterrupt:
             interrupts.heard()
             raise KeyboardInterrupt(self.results.interrupted(jobs, time.monotonic() - began)) from None
+        finally:
+            self.stopped = True  # for the thread that waits for first checks
         if self.results.output.style.verbosity >= 0:
+            self._say_alike()
             self._say_where(len(jobs))
         return self.results.end(jobs, time.monotonic() - began)
+
+    def _say_alike(self) -> None:
+        """Prints the models that differ from another only by an optimizer's level."""
+        for job, other in [*self.structures.alike.items()][:_ALIKE]:
+            note(f"{shown(job)} is {shown(other)} but for {LEVEL}: both are checked")
+        if (more := len(self.structures.alike) - _ALIKE) > 0:
+            note(f"and {more} more are as others but for an optimizer's level: notes in their records say of which")
 
     def _say_where(self, jobs: int) -> None:
         """Prints the folder of the results, and a command that uses it."""
@@ -162,26 +265,65 @@ class ZooRun:
         cluster.run(where or "", jobs, limits, self._done, self.progress)
 
     def _jobs(self) -> Iterator[Job]:
-        """The jobs that are not done; the engine reads them in a thread of its own."""
+        """The jobs that are not done; the engine reads them in a thread of its own.
+
+        Models whose structure is being checked come last, when that check has ended.
+        """
         own = {name: self.options[name] for name in ("fail_on", "exit_zero", "save_failures") if name in self.options}
-        maker = Maker({**own, **self.given}, gates_of(self.options), self.ctx)  # `own`: the run's, not a model's
+        once = bool(self.given.get("same_structure"))
+        maker = Maker({**own, **self.given}, gates_of(self.options), self.ctx, once)  # `own`: the run's, not a model's
+        waiting: list[ModelPlace] = []
         for place in self.places:
-            if self.stopped:
-                return
-            try:
-                job = maker.job(place)
-            except GradcheckError as error:
-                self._append(place.job, "", [unmade(place, error)])  # without a key, so that it is tried again
-                self.progress.passed_over([unmade(place, error)])
-                continue
-            if self._is_done(place.job, job):
-                self.progress.passed_over([])
-            else:
-                self.names[job.key] = place.job
-                yield job
+            if (job := self._made(maker, place)) is not None:
+                yield from self._in_turn(place, job, waiting)
+        for place in waiting:
+            if (job := self._made(maker, place)) is not None:
+                self.structures.wait(job.structure, lambda: self.stopped)
+                yield from self._in_turn(place, job, None)
+
+    def _made(self, maker: Maker, place: ModelPlace) -> Job | None:
+        """The job of a place; None if the run is stopped, or if there is no model, which is recorded."""
+        if self.stopped:
+            return None
+        try:
+            return self.structures.named(place.job, maker.job(place))
+        except GradcheckError as error:
+            self._append(place.job, "", [unmade(place, error)])  # without a key, so that it is tried again
+            self.progress.passed_over([unmade(place, error)])
+        return None
+
+    def _in_turn(self, place: ModelPlace, job: Job, waiting: list[ModelPlace] | None) -> Iterator[Job]:
+        """The job, as a copy where its structure was checked before; nothing if it was done, or has to wait."""
+        lines, structures = self.before.get(place.job, ()), self.structures
+        if self._is_done(place.job, job):
+            if job.structure:
+                structures.found(job.structure, place.job, job.key, lines)
+            self.progress.passed_over([])
+            return
+        state = structures.state(job, lines)
+        copied = any(line.check.copy_of for line in lines)
+        if waiting is not None and job.structure and (job.structure in structures.running or (copied and not state)):
+            waiting.append(place)
+            return
+        made = job
+        if state is not None and state.first is not None:
+            made = replace(job, first=state.first, key=key_of_copy(job.key, state.key))
+        elif job.structure:
+            made = replace(job, first=FirstCheck())
+        if made is not job and self._is_done(place.job, made):
+            self.progress.passed_over([])
+            return
+        if job.structure and state is None:
+            structures.begun(job.structure)
+        self.begun[made.key] = Begun(place.job, job.key)
+        yield made
 
     def _done(self, job: Job, records: Sequence[Mapping[str, Any]]) -> None:
-        self._append(self.names.pop(job.key), job.key, records, job.time(self.limits.timeout) or 0.0)
+        name, own = self.begun.pop(job.key)
+        copied = any(record.get("copy_of") for record in records)
+        self._append(name, job.key if copied else own, records, job.time(self.limits.timeout) or 0.0)
+        if job.structure and not copied:
+            self.structures.ended(job.structure, name, own, [*map(check_from_json, records)])
 
     def _append(self, name: str, key: str, records: Sequence[Mapping[str, Any]], timeout: float = 0.0) -> None:
         self.store.append(name, key, records, timeout)

@@ -78,6 +78,13 @@ RUN_OPTIONS: list[click.Parameter] = [
         metavar="I/N",
         help="Check only part I of N of the models, the same ones in every run; parts take about the same time.",
     ),
+    own(
+        "--same-structure",
+        type=OneOf(("once",)),
+        metavar="once",
+        help="Check the gradient of one of the models that differ in names and values of weights only; of the others the "
+        "forward run, and that all is finite.  [default: each is checked]",
+    ),
     ALLOW_LOCAL,
     SHOW,
 ]

@@ -6,6 +6,7 @@ A file that is no model raises a ModelError that says what it is instead: a Git 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
@@ -19,9 +20,9 @@ from typing import Any
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from gradcheck_cli.errors import ModelError, UsageError, did_you_mean, shown
+from gradcheck_cli.errors import GradcheckError, ModelError, UsageError, did_you_mean, shown
 from gradcheck_cli.formats.untrusted import closed_afterwards
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.memory import require
@@ -42,6 +43,11 @@ _BRACKET = re.compile(r'"(?:\\.|[^"\\\n])*"|#[^\n]*|([(<\[{])|([)>\]}])')
 _MOST_FIELDS = 10_000_000  # that are visited: some seconds' worth
 _FIRST_FIELDS = 100_000  # more than a model has before its functions, which come last
 _FIXED_SIZE = {1: 8, 5: 4}  # bytes of a number, by wire type
+_FLOATS = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
+                     TensorProto.COMPLEX64, TensorProto.COMPLEX128))  # fmt: skip
+_NOTHING_DONE = frozenset(("Identity", "Dropout"))
+_PRODUCTS = {"MatMul": "MatMul", "Gemm": "MatMul", "Conv": "Conv", "ConvTranspose": "ConvTranspose"}
+_FUSED = {"Add": frozenset(_PRODUCTS.values()), "BatchNormalization": frozenset(("Conv", "ConvTranspose"))}
 _RAW = TensorProto.DESCRIPTOR.fields_by_name["raw_data"]
 _BY_START = (
     (
@@ -267,6 +273,103 @@ class Outline:
         mark = secrets.token_bytes(32)  # random, so that no file can contain it on purpose
         self._spans[mark] = begin, end
         return mark
+
+
+def structures_of(path: Path, *, named: bool) -> tuple[str, str]:
+    """Digests of the model in a file that do not depend on values of weights; "" if it cannot be read.
+
+    The first holds operators, attributes, wiring, declared types, and the values of integers; names of tensors are left
+    out but for inputs and outputs, or kept if they are `named` by somebody.  The second is the same for models that
+    differ by no more than identities, folded constants and fused biases.  Both are guesses from the file: equal digests
+    are a reason to compare what runs.
+    """
+    try:
+        model = outline_of(path)
+    except (GradcheckError, OSError, ValueError, MemoryError):
+        return "", ""
+    ends = [each.SerializeToString(deterministic=True) for each in (*model.graph.input, *model.graph.output)]
+    told = [*ends, *sorted(f"{each.domain} {each.version}" for each in model.opset_import)]
+    functions = [each.SerializeToString(deterministic=True) for each in model.functions]
+    naming = Naming({each.name for each in (*model.graph.input, *model.graph.output)}, named)
+    exact = repr([told, functions, _graph_told(model.graph, naming)])
+    return _digest(exact), _digest(repr([ends, functions, *_optimized(model.graph)]))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class Naming:
+    """Numbers in place of names of tensors, in the order in which they are met; some names are kept, or all."""
+
+    def __init__(self, kept: set[str], every: bool) -> None:
+        self.kept, self.every = kept, every
+        self.numbers: dict[str, str] = {"": ""}
+
+    def of(self, name: str) -> str:
+        if self.every or name in self.kept:
+            return f"'{name}"
+        return self.numbers.setdefault(name, str(len(self.numbers)))
+
+
+def _graph_told(graph: GraphProto, naming: Naming) -> list[Any]:
+    """A graph without names of tensors; constants follow in the order in which nodes read them."""
+    ends = [naming.of(each.name) for each in graph.input]
+    nodes = [
+        (node.domain, node.op_type, [*map(naming.of, node.input)], [*map(naming.of, node.output)],
+         [_attribute_told(each, naming) for each in sorted(node.attribute, key=lambda each: each.name)])
+        for node in graph.node
+    ]  # fmt: skip
+    held = sorted((naming.of(each.name), _tensor_told(each)) for each in graph.initializer)
+    sparse = [each.SerializeToString(deterministic=True) for each in graph.sparse_initializer]
+    return [ends, nodes, held, sparse, [naming.of(each.name) for each in graph.output]]
+
+
+def _attribute_told(attribute: AttributeProto, naming: Naming) -> Any:
+    if attribute.type == AttributeProto.TENSOR:
+        return attribute.name, _tensor_told(attribute.t)
+    if attribute.type == AttributeProto.GRAPH:
+        return attribute.name, _graph_told(attribute.g, naming)
+    return attribute.SerializeToString(deterministic=True)
+
+
+def _tensor_told(tensor: TensorProto) -> tuple[Any, ...]:
+    """Dtype and shape, with the values of what holds no numbers that a gradient flows through."""
+    if tensor.data_type in _FLOATS:
+        return tensor.data_type, [*tensor.dims], b""
+    bare = TensorProto()
+    bare.CopyFrom(tensor)
+    for field in ("name", "doc_string", "metadata_props"):
+        bare.ClearField(field)
+    return tensor.data_type, [*tensor.dims], bare.SerializeToString(deterministic=True)
+
+
+def _optimized(graph: GraphProto) -> tuple[list[Any], list[list[int]]]:
+    """The nodes that an optimizer leaves as they are, and the sizes of matrices and larger weights, in any order."""
+    constant = {each.name for each in graph.initializer}
+    matrices = [each for each in graph.initializer if each.data_type in _FLOATS]
+    alias: dict[str, str] = {}
+    made: dict[str, str] = {}  # the operator that makes a tensor
+    nodes, naming = [], Naming({each.name for each in graph.input}, False)
+    for node in graph.node:
+        matrices += [each.t for each in node.attribute if each.type == AttributeProto.TENSOR]
+        read = [alias.get(name, name) for name in node.input]
+        flowing = [name for name in read if name and name not in constant]
+        if not flowing and not any(each.type == AttributeProto.GRAPH for each in node.attribute):
+            constant.update(node.output)
+        elif node.op_type in _NOTHING_DONE or (node.op_type in _FUSED and made.get(flowing[0], "") in _FUSED[node.op_type]
+                                               and len(flowing) == 1):  # fmt: skip
+            alias[node.output[0]] = flowing[0]
+        else:
+            kind = _PRODUCTS.get(node.op_type, node.op_type)
+            made.update(dict.fromkeys(node.output, kind))
+            fused = kind in _PRODUCTS.values()
+            attributes = [] if kind == "MatMul" else [_attribute_told(each, naming) for each in node.attribute]
+            slots = [naming.of(n) if n not in constant else "c" for n in (flowing if fused else read)]
+            nodes.append((node.domain, kind, slots, [*map(naming.of, node.output)], sorted(map(repr, attributes))))
+    ends = [naming.of(alias.get(each.name, each.name)) for each in graph.output]
+    sizes = sorted(sorted(each.dims) for each in matrices if each.data_type in _FLOATS and len(each.dims) > 1)
+    return [*nodes, ends], sizes
 
 
 def _varint(value: int) -> bytes:

@@ -92,7 +92,7 @@ class PagedModel:
     @property
     def error(self) -> float | None:
         """The largest relative error; None where nothing was compared."""
-        found = [c.max_rel_err for c in self.checks if c.entries]
+        found = [c.max_rel_err for c in self.checks if c.entries and not c.copy_of]
         return max(found, key=lambda error: (error != error, error), default=None)
 
     @property
@@ -201,11 +201,14 @@ def of_run(report: Report, models: Sequence[PagedModel]) -> Iterator[Fact]:
     compared = sum(c.entries.get("checked", 0) for c in checks)
     yield "Models", f"{len(models):,} with {len(checks):,} pairs (x, y)"
     yield "Entries compared", f"{compared:,}"
-    yield "Modes", _shares([c.mode for c in checks if c.entries])
+    copies = sum(bool(c.copy_of) for c in checks)
+    yield "Copies", f"{copies:,} pairs of models whose structure was checked at another one's weights" if copies else ""
+    yield "Modes", _shares([c.mode for c in checks if c.entries and not c.copy_of])
     yield "Methods", _shares([c.method for c in checks if c.entries and c.method])
     yield "Forward run", _shares([str(c.forward["compared_with"]) for c in checks if c.forward.get("compared_with")])
     yield "Points and seed", _shares([f"{count(c.points, 'point')}, seed {c.seed}" for c in checks])
-    yield "Tolerance", _shares([f"rtol {c.rtol:g}, atol {c.atol:g}" for c in checks if c.entries])
+    compare = (c for c in checks if c.entries and not c.copy_of)
+    yield "Tolerance", _shares([f"rtol {c.rtol:g}, atol {c.atol:g}" for c in compare])
     yield "Fails the run", ", ".join(report.fail_on) or "nothing (--exit-zero)"
     summed = report.summed or not report.duration_s
     yield (
@@ -237,9 +240,12 @@ def of_check(check: Check) -> Iterator[Fact]:
     """The method by which a pair was checked, and what that was worth."""
     if not check.entries:
         return
-    yield "Compared", f"{share_compared(check)}, {mode_said(check)}, {check.method}"
-    yield "Would miss", " ".join(power_lines([check], _WHOLE)) or _missed(check)
-    yield "Tolerance", f"rtol {check.rtol:g}, atol {check.atol:g}"
+    if check.copy_of:
+        yield "Copy of", f"{name(check.copy_of)}, of the same structure: no entry was compared at these weights"
+    else:
+        yield "Compared", f"{share_compared(check)}, {mode_said(check)}, {check.method}"
+        yield "Would miss", " ".join(power_lines([check], _WHOLE)) or _missed(check)
+        yield "Tolerance", f"rtol {check.rtol:g}, atol {check.atol:g}"
     yield "Points", f"{check.points}, seed {check.seed}"
     yield "Sizes", ", ".join(f"{name(k)}={v}" for k, v in check.dims.items())
     yield "Drawn from", ", ".join(f"{name(k)} in {low:g} to {high:g}" for k, (low, high) in check.ranges.items())
