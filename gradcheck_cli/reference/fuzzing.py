@@ -361,17 +361,14 @@ class Shrinker:
 
     def _descended(self, plan: ModelPlan, found: Judgement, whole: bool) -> tuple[ModelPlan, Judgement]:
         """The plan from which no step to a smaller one fails in the same way; with `whole`, steps alone are taken away."""
-        for _ in range(TRIES):
-            ahead = (p for p in smaller(plan) if not whole or len(p.steps) < len(plan.steps))
-            for smaller_plan in ahead:
-                if self.stopped():
-                    return plan, found
-                again = self._tried(smaller_plan)
-                if again.same(found):
-                    plan, found = smaller_plan, again
-                    break
-            else:
-                break
+        left, ahead = TRIES, iter(smaller(plan))
+        while left and not self.stopped() and (next_plan := next(ahead, None)) is not None:
+            if whole and len(next_plan.steps) == len(plan.steps):
+                continue
+            left -= 1
+            again = self._tried(next_plan)
+            if again.same(found):
+                plan, found, ahead = next_plan, again, iter(smaller(next_plan))
         return plan, found
 
     def _tried(self, plan: ModelPlan) -> Judgement:
