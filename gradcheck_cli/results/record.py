@@ -397,14 +397,14 @@ class Check(Displayed):
         return record
 
 
-_BLANK = Check("", "", "pass", "", ModelInfo(""), "", "")
-_EMPTY = {name: getattr(_BLANK, name) for name in field_names(Check)}
+BLANK = Check("", "", "pass", "", ModelInfo(""), "", "")
+_EMPTY = {name: getattr(BLANK, name) for name in field_names(Check)}
 
 
 def outcome_record(*, uri: str, gradient: Gradient | None, **fields: Any) -> Check:
     """A record of an outcome alone; many of them share what is empty, so that each takes little memory."""
-    model = ModelInfo(uri, opset=_BLANK.model.opset, operators=_BLANK.model.operators)
-    return Check(**{**_EMPTY, **fields, "model": model, "gradient": gradient or _BLANK.gradient})
+    model = ModelInfo(uri, opset=BLANK.model.opset, operators=BLANK.model.operators)
+    return Check(**{**_EMPTY, **fields, "model": model, "gradient": gradient or BLANK.gradient})
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from gradcheck_cli.report.html.page_facts import (
 from gradcheck_cli.report.html.templating import asset, page, parts
 from gradcheck_cli.report.plot import Drawing, drawings
 from gradcheck_cli.report.text import name
-from gradcheck_cli.results.record import Check, Report
+from gradcheck_cli.results.record import BLANK, Check, Kept, Report
 from gradcheck_cli.results.typed import Displayed
 
 Menu: TypeAlias = list[tuple[str, str, bool]]  # label, address, and whether one is there
@@ -113,11 +113,45 @@ _ROWS_AT_ONCE, _PAIRS_AT_ONCE = 100, 20  # of them, rows and pairs that are elem
 _DRAWN, _DRAWN_EACH = 30, 3  # checks with pictures: of the whole report, of one model
 
 
+class Reduced:
+    """Records as the tables of all models need them: those of 100,000 checks have to fit into memory at once.
+
+    What did not pass stays whole.  Of the others only what tables show is kept, and equal parts are kept once.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, Any] = {}
+
+    def of(self, check: Check) -> Check:
+        if outcome_of(check).key not in QUIET or check.picture is not None:
+            return check
+        every = dict[str, Any](check.gradient)
+        gradient = {name: every[name] for name in _OF_GRADIENT if name in every}
+        forward = {"compared_with": check.forward["compared_with"]} if check.forward else {}
+        model = self._once(replace(check.model, uri="", sha256=""))
+        model = replace(model, uri=check.check if check.check == check.model.uri else check.model.uri)
+        parts = {name: self._once(getattr(check, name)) for name in _EQUAL}
+        return replace(check, model=model, gradient=self._once(gradient), forward=self._once(forward), reproduce="",
+                       **_NOTHING, **parts)  # fmt: skip
+
+    def _once(self, value: Any) -> Any:
+        return self.known.setdefault(repr(value), value)
+
+
+_OF_GRADIENT = ("zero_fraction", "finite", "severed")
+_EQUAL = ("x", "y", "x_shape", "y_shape", "mode", "method", "dims", "entries", "nodes", "claim", "versions", "place",
+          "structure", "copy_of")  # fmt: skip
+_LEFT_OUT = ("ranges", "evaluations", "coloring", "needed", "power", "branches", "worst")
+_NOTHING: dict[str, Any] = {name: getattr(BLANK, name) for name in _LEFT_OUT}
+
+
 class ReportData:
     """The data that all pages of a report share."""
 
     def __init__(self, report: Report) -> None:
-        self.report = report = replace(report, checks=tuple(report.checks))  # pages are about all of them, in any order
+        self.kept, few = report.checks, Reduced()
+        self.report = report = replace(report, checks=tuple(map(few.of, report.checks)))  # pages need them in any order
+        self.places = {id(check): place for place, check in enumerate(report.checks)}
         self.models = models_of(report.checks)
         self.pictured = frozenset(_pictured(self.models))
 
@@ -141,6 +175,12 @@ class ReportData:
             "facts": [*page_facts.of_run(self.report, self.models)],
             "notes": [name(note) for note in self.report.notes],
         }
+
+    def whole(self, model: PagedModel) -> PagedModel:
+        """A model with complete records, which are read again."""
+        places = [self.places[id(check)] for check in model.checks]
+        found = self.kept.some(places) if isinstance(self.kept, Kept) else [self.kept[place] for place in places]
+        return replace(model, checks=tuple(found))
 
     def drawings(self, model: PagedModel, index: int) -> Iterator[Drawing]:
         """The pictures of a check, if it is one of those that get pictures."""
@@ -170,7 +210,7 @@ def folder(report: Report) -> Iterator[tuple[str, bytes]]:
     for order in ORDERS:
         for name_, text in _tables(site, rows, order, top, look):
             yield name_, text.encode()
-    for model in site.models:
+    for model in map(site.whole, site.models):
         pairs = []
         for index, check in enumerate(model.checks, 1):
             drawn = {f"model/{model.slug}-{index}-{each.kind}.png": each for each in site.drawings(model, index)}
@@ -197,7 +237,7 @@ def single(report: Report) -> str:
             (check, index, [(_data(each.png), each.says) for each in site.drawings(model, index)])
             for index, check in enumerate(model.checks, 1)
         ]))
-        for model in told
+        for model in map(site.whole, told)
     ]  # fmt: skip
     rows = [*site.rows(links).values()]
     return page(
