@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # whose audit this is
     from gradcheck_cli.compare.ladder import Numeric
 
 AUDITED = 2  # rows that real differences are asked about though the complex step passes them
-_GLANCES = (CHEAP_RUNGS[-1], 7)  # steps of the ladder at which a single difference may do for all of it
+_GLANCES = (4, 5, CHEAP_RUNGS[-1])  # steps of the ladder that may do for all of it: two to extrapolate, a fine one
 _CLOSE = 0.125  # of what the tolerance allows for: what a difference confirms as well as that, no ladder denies
 _LONGEST = 2000  # steps of a tape that are looked through
 _CLEAR = 1e-6  # of a result's largest slope: less is no disagreement
@@ -50,23 +50,24 @@ def _declared(program: Program) -> bool:
 
 
 def _unsettled(numeric: Numeric, rows: Array, value: Array, ground: Ground) -> Array:
-    """Rows that no single difference, at a few steps of the ladder, settles.
+    """Rows that differences at a few steps of the ladder do not settle.
 
-    One that agrees says all: two methods so unlike do not meet by chance.  Where the finest probes of the ladder cross
-    a branch, it would tell nothing.
+    One that agrees says all: two methods so unlike do not meet by chance.  So does one extrapolated from coarse steps,
+    which rounds far less than a fine one.  Where the finest probes of the ladder cross a branch, it would tell nothing.
     """
-    settled = np.zeros(len(rows), bool)
     if not len(rows):
-        return settled
+        return np.zeros(0, bool)
     part, exact, tolerance = numeric.directions.part(rows), value[rows], numeric.job.tolerance
     steps = [part.representable(rung(k)) for k in _GLANCES]  # in one stack
     differences = by_differences(numeric.program, part, CENTRAL, steps, numeric.job.budget)
-    for k, (quotients, crossed) in zip(_GLANCES, differences, strict=True):
-        seen = numeric.projected(quotients, rows)
-        with np.errstate(invalid="ignore"):
-            close = np.abs(seen - exact) <= _CLOSE * allowance(magnitude(exact, seen), ground.at(rows), tolerance)
-        blind = any_of(crossed, len(rows)) & (k == max(CHEAP_RUNGS))
-        settled |= close.all(axis=1) | blind
+    (coarse, middle, fine), crossed = zip(*differences, strict=True)
+    settled = any_of(crossed[-1], len(rows))
+    with np.errstate(invalid="ignore"):
+        extrapolated = middle + (middle - coarse) / ((steps[0] / steps[1])[:, None] ** 2 - 1)
+        for quotients in (fine, extrapolated):
+            seen = numeric.projected(quotients, rows)
+            near = _CLOSE * allowance(magnitude(exact, seen), ground.at(rows), tolerance)
+            settled = settled | (np.abs(seen - exact) <= near).all(axis=1)
     return ~settled
 
 

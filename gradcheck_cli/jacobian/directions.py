@@ -198,10 +198,16 @@ class Room(NamedTuple):
 
 def wanted_room(program: Program, x: Array, count: int, bytes_per_probe: int, budget: Budget) -> Room | None:
     """The room for a box of each of some entries of x; None where they are worth no box stack."""
-    if x.size < _FEWEST or count * forward_work(program) < _UNIT_STEP * len(program.steps):
+    if x.size < _FEWEST or count * forward_work(program) < _UNIT_STEP * len(program.steps) or _whole_at_once(program):
         return None
     probes = budget.chunk(bytes_per_probe, program.worth)
     return Room(probes, probes * bytes_per_probe // _LARGE)
+
+
+def _whole_at_once(program: Program) -> bool:
+    """True if no step that reads a probe can work on its box."""
+    probes = frozenset(program.probes)
+    return all(step.op.box_rule is None for _, step in program.steps if not probes.isdisjoint(step.operands))
 
 
 def bytes_each(bytes_per_probe: int, entries: float = math.inf) -> int:

@@ -15,10 +15,11 @@ Gates are in the order of W: update u, reset r and new n of a GRU; i, o, f and g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from .products import matmul
@@ -30,8 +31,7 @@ KINDS = {"rnn": (1, 1), "gru": (3, 5), "gru after": (3, 5), "lstm": (4, 6)}  # g
 _DTYPES = {np.dtype(np.float32): False, np.dtype(np.float64): True}
 
 
-@dataclass(frozen=True, slots=True)
-class Recurrence:
+class Recurrence(Struct, frozen=True, dict=True):
     """The steps of a layer in one direction, linear at a point.
 
     coefficients  of a kind, each `(..., T, N, H)`
@@ -58,6 +58,17 @@ class Recurrence:
     def times(self) -> range:
         """The steps in their order."""
         return range(self.steps)[:: -1 if self.backwards else 1]
+
+    @cached_property
+    def point(self) -> list[Array] | None:
+        """The coefficients and r, dense, if the native kernels take them: of one real dtype, finite, without probes."""
+        dtype, given = self.r.dtype, [*self.coefficients, self.r]
+        alike = self.r.ndim == 2 and all(k.ndim == 3 and k.size for k in self.coefficients)
+        alike = alike and (self.counts is None or self.counts.ndim == 1)
+        if not alike or not self.r.size or dtype not in _DTYPES or any(k.dtype != dtype for k in given):
+            return None
+        finite = all(bool(np.isfinite(k).all()) for k in given)
+        return [np.ascontiguousarray(k) for k in given] if finite else None
 
     def running(self, t: int) -> Array | None:
         """Sequences that have a step t, `(..., N, 1)`; None for all."""
@@ -157,15 +168,8 @@ def _joined(*parts: Array) -> Array:
 
 def _fits(x: Recurrence, arrays: Sequence[Array | None]) -> bool:
     """True if the native kernels run it: of one real dtype, all numbers of the point finite and the same for all probes."""
-    dtype = x.r.dtype
-    point, given = [*x.coefficients, x.r], [a for a in arrays if a is not None]
-    if not native() or dtype not in _DTYPES or any(a.dtype != dtype for a in (*given, *point)):
-        return False
-    alike = x.r.ndim == 2 and all(k.ndim == 3 for k in x.coefficients) and (x.counts is None or x.counts.ndim == 1)
-    if not alike or any(a.ndim > 4 for a in given):
-        return False
-    sizes_known = x.r.shape[-1] > 0 and x.coefficients[0].size > 0
-    return sizes_known and all(bool(np.isfinite(k).all()) for k in point)
+    given = (a for a in arrays if a is not None)
+    return native() and x.point is not None and all(a.dtype == x.r.dtype and a.ndim <= 4 for a in given)
 
 
 def _natively(
@@ -203,6 +207,5 @@ def _stacked(x: Array | None, count: int, rank: int = 2) -> Array | None:
 
 def _run(x: Recurrence, count: int, forth: bool, given: list[Array | None], made: list[Array | None]) -> None:
     counts = None if x.counts is None else np.ascontiguousarray(x.counts, np.int64)
-    point = [np.ascontiguousarray(k) for k in (*x.coefficients, x.r)]
     sizes, number = [count, *x.coefficients[0].shape], list(KINDS).index(x.kind)
-    kernels.recurrence(number, forth, x.backwards, sizes, point, counts, given, made, _DTYPES[x.r.dtype])
+    kernels.recurrence(number, forth, x.backwards, sizes, x.point, counts, given, made, _DTYPES[x.r.dtype])

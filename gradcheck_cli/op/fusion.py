@@ -105,10 +105,11 @@ def segments(
 def _grouped(formulas: Sequence[Formula | None], least: int) -> Iterator[list[int]]:
     """Numbers of the steps that run at once: groups of formulas that follow one another, other steps alone."""
     for fusible, run in groupby(range(len(formulas)), key=lambda i: formulas[i] is not None):
-        if not fusible:
-            yield from ([i] for i in run)
+        steps = list(run)
+        if not fusible or len(steps) < least:
+            yield from ([i] for i in steps)
             continue
-        number = {f.name: i for i in run if (f := formulas[i]) is not None}
+        number = {f.name: i for i in steps if (f := formulas[i]) is not None}
         for group in grouped([f for i in number.values() if (f := formulas[i]) is not None]):
             whole = [number[f.name] for f in group]
             yield from [whole] if len(whole) >= least else [[i] for i in whole]

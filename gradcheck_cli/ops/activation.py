@@ -6,6 +6,7 @@ overflow on either side, and every decision is taken on real parts, so that a co
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -131,13 +132,19 @@ def sigmoid(x: Array) -> Array:
     """1 / (1 + e^-x)."""
     if x.dtype.kind == "f" and x.size:
         y = np.asarray(-x)
-        if y.max() < -np.log(np.finfo(x.dtype).tiny):  # e^-x is finite
+        if y.max() < _finite_below(x.dtype):
             np.exp(y, out=y)
             y += 1
             return np.reciprocal(y, out=y)
     left = x.real < 0
     small = np.exp(np.where(left, x, -x))
     return np.asarray(np.where(left, small, np.ones((), x.dtype)) / (1 + small))
+
+
+@cache
+def _finite_below(dtype: np.dtype[Any]) -> Any:
+    """A number up to which e^x is finite."""
+    return -np.log(np.finfo(dtype).tiny)
 
 
 def softplus(x: Array) -> Array:

@@ -145,6 +145,7 @@ class Way:
     def run(self, move: Move = still, *, kept: bool = False) -> tuple[list[Array], Array, Array | None, list[Any]]:
         """States after each step in order of time, the last h and c, and if they are kept the facts of each step."""
         rows, back = self.inputs(move), swapped(self.r)
+        back = np.ascontiguousarray(back) if back.ndim == 2 else back  # each step reads it
         lead = rows.shape[:-3] if move is not still else ()  # each probe has states of its own to be moved
         h, c = (s if s is None or s.ndim > 2 else np.broadcast_to(s, (*lead, *s.shape)) for s in (self.h, self.c))
         assert h is not None
@@ -219,9 +220,8 @@ class Way:
         assert self.peepholes is not None
         return np.asarray(np.split(self.peepholes, 3, -1)[gate])
 
-    def steps(self) -> Steps:
-        """Everything that its derivative needs to know of its steps."""
-        facts = self.run(kept=True)[3]
+    def steps(self, facts: Sequence[Any]) -> Steps:
+        """Everything that its derivative needs to know of its steps, from the facts of a run."""
         h, c, after, inner, parts = zip(*facts, strict=True)
         sums = {key: over_time([sums[key] for sums, _ in parts]) for key in parts[0][0]}
         values = {key: over_time([values[key] for _, values in parts]) for key in parts[0][1]}
@@ -272,7 +272,9 @@ class AtPoint:
     def __init__(self, layer: LayerForm, operands: Operands) -> None:
         self.layer, self.operands = layer, operands
         self.ways = layer.ways(self.operands)
-        self.steps = [way.steps() for way in self.ways]
+        runs = [way.run(kept=True) for way in self.ways]
+        self.states = [run[:3] for run in runs]  # after each step, and the last h and c
+        self.steps = [way.steps(run[3]) for way, run in zip(self.ways, runs, strict=True)]
         self._linear: dict[tuple[int, bool], Recurrence] = {}
 
     def holds(self, layer: LayerForm, operands: Operands) -> bool:
@@ -297,14 +299,18 @@ def at_point(layer: LayerForm, operands: Operands) -> AtPoint:
     known = next((point for point in _points[:] if point.holds(layer, operands)), None)
     if known is not None:
         return known
-    given = [(x, rank) for x, rank in zip(operands, RANKS, strict=True) if x is not None]
-    x, w = operands[:2]
-    inside = _ARRAYS * math.prod(x.shape[:-1]) * math.prod(w.shape[:-1]) * w.itemsize
-    kept = all(y.ndim == rank for y, rank in given) and sum(y.nbytes for y, _ in given) + inside <= _HELD
+    kept = _is_kept(operands)
     made = AtPoint(layer, [None if x is None else np.array(x) for x in operands] if kept else operands)
     if kept:
         _points[:] = [made, *_points[: _KNOWN - 1]]
     return made
+
+
+def _is_kept(operands: Operands) -> bool:
+    """True for operands of one point whose steps take little memory."""
+    given = [(x, rank) for x, rank in zip(operands, RANKS, strict=True) if x is not None]
+    inside = _ARRAYS * math.prod(operands[X].shape[:-1]) * math.prod(operands[W].shape[:-1]) * operands[W].itemsize
+    return all(y.ndim == rank for y, rank in given) and 0 < inside <= _HELD - sum(y.nbytes for y, _ in given)
 
 
 def _same(a: Array, b: Array) -> bool:
@@ -349,7 +355,7 @@ class LayerForm:
 
     def sequence(self, parts: Sequence[Array]) -> Array:
         """All states of all directions."""
-        ys = np.stack(np.broadcast_arrays(*parts), -3)
+        ys = parts[0][..., None, :, :] if len(parts) == 1 else np.stack(np.broadcast_arrays(*parts), -3)
         return np.moveaxis(ys, -2, -4) if self.layout else ys
 
     def way(self, d: int, operands: Operands) -> Way:
@@ -383,18 +389,14 @@ def layer_of(
     return LayerForm(op, functions, direction, layout, bool(input_forget or linear_before_reset))
 
 
-def padded(operands: Sequence[Any]) -> list[Any]:
-    """All eight operands, None for those left out."""
-    return [*operands, *[None] * (8 - len(operands))]
-
-
 def values(layer: LayerForm, operands: Operands, move: Move = still) -> tuple[Array, ...]:
     """The outputs Y, Y_h and, of an LSTM, Y_c."""
-    made = [way.run(move) for way in layer.ways(operands)]
-    ys = layer.sequence([over_time(ys) for ys, *_ in made])
-    ends = [layer.states([h for _, h, _, _ in made])]
+    shared = move is still and _is_kept(operands)  # a derivative asks for the same point
+    made = at_point(layer, operands).states if shared else [way.run(move)[:3] for way in layer.ways(operands)]
+    ys = layer.sequence([over_time(ys) for ys, _, _ in made])
+    ends = [layer.states([h for _, h, _ in made])]
     if layer.op == "LSTM":
-        ends.append(layer.states([c for _, _, c, _ in made if c is not None]))
+        ends.append(layer.states([c for _, _, c in made if c is not None]))
     return led((ys, *ends), operands, RANKS, (4, 3, 3)[: 1 + len(ends)])
 
 
@@ -531,7 +533,7 @@ def _to_operands(way: Way, steps: Steps, rows: Array, wanted: Collection[int]) -
     if W in wanted:
         yield W, matmul(swapped(flat), merged(way.x))
     back = flat
-    if way.kind == "gru after":
+    if way.kind == "gru after" and not {R, B}.isdisjoint(wanted):
         back = merged(np.concatenate(_split_new(rows, steps.values["r"]), -1))
     if R in wanted and way.kind == "gru":
         size = 2 * steps.before.shape[-1]

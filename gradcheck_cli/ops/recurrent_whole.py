@@ -30,7 +30,6 @@ from gradcheck_cli.ops.recurrent_steps import (
     cotangents,
     layer_of,
     led,
-    padded,
     still,
     tangents,
     values,
@@ -39,6 +38,11 @@ from gradcheck_cli.ops.recurrent_steps import (
 DOMAIN = "gradcheck"
 _CACHED, _HELD = 1 << 18, 1 << 25  # bytes of the gates of one step of values, of all steps of cotangents
 _OUTPUTS = {"RNN": 2, "GRU": 2, "LSTM": 3}
+
+
+def padded(operands: Sequence[Any]) -> list[Any]:
+    """All eight operands, None for those left out."""
+    return [*operands, *[None] * (8 - len(operands))]
 
 
 @attributes_of(layer_of, "wanted")

@@ -81,7 +81,7 @@ class RuntimeComparison:
         self.wanted = settings.forward != "internal" and is_file(source)
         self.asked: PendingQuestion | None = None
         # the reason why onnxruntime cannot run the model, as far as it does not depend on a point
-        self.reason = "" if installed() or not self.wanted else f"{NAME} is not installed"
+        self.reason = "" if not self.wanted or installed() else f"{NAME} is not installed"
         if self.wanted and settings.straight_through:
             self.reason = self.reason or "quantizers do not round here"
         self.held = {y: ForwardResult(y) for y in ys}
