@@ -336,9 +336,10 @@ class Signature:
     def inputs(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """For a node with `count` inputs: the positions of its operands, and those of the inputs that are required."""
         if count not in self._inputs:
-            static = {index for _, index in self.static}
-            places = [i for i in range(count + len(static) + len(self._parameters)) if i not in static]
+            places = sorted({*range(count + len(self.static) + len(self._parameters))} - {*dict(self.static).values()})
             positions = tuple(i for i in places if i < count)
+            if isinstance(self.kernel, np.ufunc) and count > self.kernel.nin:  # it would write to the third
+                raise ModelError(f"it takes {self.kernel.nin} inputs, not {count}")
             self._inputs[count] = positions, tuple(places[number] for number in self._required(len(positions)))
         return self._inputs[count]
 
@@ -492,8 +493,7 @@ def no_forward(op: str, domain: str, ops: Ops, where: str) -> UnsupportedError:
     reason = next(outside, "")
     meant = next((name for d, name in ops if d == domain and respelled(op, name)), "")
     hint = f". Did you mean {meant!r}?" if meant and not reason else ""
-    message = f"unknown operator {full!r} ({where}){reason or hint}"
-    return UnsupportedError(message, code="GC502", operators=[full])
+    return UnsupportedError(f"unknown operator {full!r} ({where}){reason or hint}", code="GC502", operators=[full])
 
 
 def bind(
