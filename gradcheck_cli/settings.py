@@ -28,6 +28,7 @@ DType: TypeAlias = Literal["float64", "model"]
 Forward: TypeAlias = Literal["internal", "onnxruntime"]
 Pictures: TypeAlias = Literal["none", "wrong", "all"]
 ANY = ""  # the key of a value that was given without a tensor's name
+MOST_SECONDS = 1e8  # three years: of a limit that a timer can hold, on any system
 NOTHING = "none"  # of `grad` without a name: no gradients of others are looked for
 
 Kind: TypeAlias = Literal[
@@ -347,7 +348,7 @@ class Settings:
 OF_A_RUN = (
     _of_run("expression", "text", "What",
             "Checks whose name matches, as in pytest: 'conv and not slow'; else of a check the x that match: 'fc*.bias'.",
-            "file", zoo="Run the checks whose name matches, as in pytest: 'conv and not slow'.",
+            "file", zoo="Checks whose name, or whose model's, matches, as in pytest: 'conv and not slow'.",
             spelt=("-k",), form="EXPR"),
     _of_run("check", "names", "What", "Run the check of a spec that has exactly this name.", "zoo file", form="NAME"),
     _of_run("fail_on", "gates", "Gate",

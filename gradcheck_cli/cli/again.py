@@ -90,19 +90,24 @@ def _asks_for_other_values(given: Mapping[str, Any]) -> bool:
 
 def _compared(saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
     """A sentence that compares the records with those that were saved."""
-    by_id = {record.get("id"): record for record in now}
+    by_id = {str(record.get("id")): record for record in now}
     was = [record for record in saved if record.get("status") not in ("pass", "waived") or _differs(record)]
     for record in was:
-        other = by_id.get(record.get("id"))
+        other = by_id.get(str(record.get("id")))
         if other is not None and _differs(record) and not _differs(other):
             return f"{record.get('id')}: its forward run differed when it was saved, and does not now"
         if other is None or other["status"] != record.get("status"):
             return f"{record.get('id')}: {record.get('status')} when it was saved, {other and other['status']} now"
-    changed = [r for r in was if any(by_id[r.get("id")][name] != r.get(name) for name in _SAME) or
-               by_id[r.get("id")]["worst"][: len(r.get("worst", ()))] != r.get("worst")]  # fmt: skip
+    changed = [r for r in was if any(by_id[str(r.get("id"))][name] != r.get(name) for name in _SAME) or
+               not _begins(by_id[str(r.get("id"))]["worst"], r.get("worst"))]  # fmt: skip
     if changed:
         return f"the same outcome as when it was saved, with other numbers in {count(len(changed), 'check')}"
     return "the same as when it was saved, to the last bit"
+
+
+def _begins(entries: Sequence[Any], saved: Any) -> bool:
+    """True if the entries that were saved, which may be anything, are the first of these."""
+    return isinstance(saved, list) and entries[: len(saved)] == saved
 
 
 def _differs(record: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ import rich_click as click
 from rich.console import Console
 from rich.table import Table
 
-from gradcheck_cli.cli.options import TEXT_OR_JSON
+from gradcheck_cli.cli.options import TEXT_OR_JSON, OutputPath
 from gradcheck_cli.errors import shown
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False)
+_OUTPUT = OutputPath((), folders=False)
 _DOTS = 50  # cases of a line of progress
 
 
@@ -66,11 +67,11 @@ def write(folder: Path, only: tuple[str, ...], verbose: bool) -> int:
               help="The interpreter in whose environment the engine is installed.")  # fmt: skip
 @click.option("--only", multiple=True, metavar="OP", help="Cases of this operator alone; may be given several times.")
 @click.option("--case-timeout", default=60.0, show_default=True, metavar="SECONDS", help="What a case may take.")
-@click.option("-o", "--output", type=_FILE, help="Write the score as JSON.")
+@click.option("-o", "--output", type=_OUTPUT, help="Write the score as JSON.")
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 where gradients are wrong, too.")
 @click.option(*TEXT_OR_JSON.opts, type=TEXT_OR_JSON.type, default="full", help=TEXT_OR_JSON.help)
 def run(
-    folder: Path, engine: str, python: str, only: tuple[str, ...], case_timeout: float, output: Path | None,
+    folder: Path, engine: str, python: str, only: tuple[str, ...], case_timeout: float, output: str | None,
     exit_zero: bool, output_format: str,
 ) -> int:  # fmt: skip
     """Run an engine on all cases: exit code 1 if a gradient is wrong."""
@@ -79,7 +80,7 @@ def run(
     found = scores_of.cases_in(folder, only)
     score = scores_of.run(engine, found, python, _progress(len(found)), case_timeout)
     if output is not None:
-        score.write(output)
+        score.write(Path(output))
     if output_format == "json":
         click.echo(json.dumps(scores_of.plain(score), indent=2))
     else:
@@ -89,8 +90,8 @@ def run(
 
 @command.command("board")
 @click.argument("scores", nargs=-1, required=True, type=_FILE)
-@click.option("-o", "--output", type=_FILE, help="Write a page, or a badge of the first score: .html or .svg.")
-def board(scores: tuple[Path, ...], output: Path | None) -> int:
+@click.option("-o", "--output", type=_OUTPUT, help="Write a page, or a badge of the first score: .html or .svg.")
+def board(scores: tuple[Path, ...], output: str | None) -> int:
     """Show scores side by side: operators by engines."""
     from gradcheck_cli.reference import scores as scores_of
 
@@ -98,8 +99,8 @@ def board(scores: tuple[Path, ...], output: Path | None) -> int:
     if output is None:
         _print_board(read)
     else:
-        scores_of.publish(read, output)
-        click.echo(f"wrote {shown(str(output))}", err=True)
+        scores_of.publish(read, Path(output))
+        click.echo(f"wrote {shown(output)}", err=True)
     return 0
 
 

@@ -80,7 +80,7 @@ def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> 
     from gradcheck_cli.errors import clean
 
     WORKER.warm()  # it gets ready while what follows is imported
-    sys.stdout.write(clean("\n".join(within(options, partial(_made, ctx, models, output, options))) + "\n"))
+    sys.stdout.write(clean("\n".join(within(options, partial(_made, ctx, models, output, options), models)) + "\n"))
     return 0
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradcheck_cli.cli import interrupts
 from gradcheck_cli.cli.resolve import dims_of
-from gradcheck_cli.cli.tasks import Task
-from gradcheck_cli.errors import GradcheckError, LimitError
+from gradcheck_cli.cli.tasks import Task, naming
+from gradcheck_cli.errors import GradcheckError, LimitError, ModelError
 from gradcheck_cli.formats.untrusted import is_opening
 from gradcheck_cli.graph.memory import allowed, held
 
@@ -105,15 +105,21 @@ def bounds_of(layers: Sequence[Mapping[str, Any]], task: Task | None = None) -> 
     return Bounds(timeout, allowed(memory))
 
 
-def within(given: Mapping[str, Any], call: Callable[[], T]) -> T:
-    """The result of a call within the limits that were given, in a process of its own if there are any."""
+def within(given: Mapping[str, Any], call: Callable[[], T], model: str = "") -> T:
+    """The result of a call within the limits that were given, in a process of its own if there are any.
+
+    Errors name the model, if one is given.
+    """
 
     def limited() -> T:
         with held(allowed(given.get("memory_limit"))), time_limit(given.get("timeout")):
             return call()
 
     bounds = bounds_of([given])
-    return limited() if bounds is None else run(limited, bounds, ask=False)
+    try:
+        return limited() if bounds is None else run(limited, bounds, ask=False)
+    except ModelError as error:
+        raise naming(model, error) from None
 
 
 def run(call: Callable[[], T], bounds: Bounds, *, ask: bool) -> T:

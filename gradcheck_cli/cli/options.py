@@ -25,7 +25,7 @@ from click.shell_completion import CompletionItem
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.report import files_said, on_stdout, suffixes
 from gradcheck_cli.results.record import GATES, gates_from, words_for
-from gradcheck_cli.settings import OPTIONS, Idle, Option, options_at, parts
+from gradcheck_cli.settings import MOST_SECONDS, OPTIONS, Idle, Option, options_at, parts
 from gradcheck_cli.zoo.job import SCHEDULER, SCHEDULERS
 
 if TYPE_CHECKING:
@@ -252,7 +252,10 @@ def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
     if not match or not float(match[1]):
         raise UsageError(f"{text!r} is no duration; write 30s, 10m or 1h.")
-    return float(match[1]) * _UNITS[match[2]]
+    seconds = float(match[1]) * _UNITS[match[2]]
+    if seconds > MOST_SECONDS:
+        raise UsageError(f"{text!r} is too long; at most {MOST_SECONDS / _UNITS['h']:.0f}h can be kept.")
+    return seconds
 
 
 def _bytes(text: str) -> int:

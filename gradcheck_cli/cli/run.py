@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import rich_click as click
@@ -27,8 +28,8 @@ from gradcheck_cli.cli.config import blamed, file_above, settings_above
 from gradcheck_cli.cli.options import names_at
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.resolve import Layer, dims_of, listed, resolve
-from gradcheck_cli.cli.tasks import Found, Planner, Task, common_folder, expand, raising
-from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, did_you_mean, shown
+from gradcheck_cli.cli.tasks import Found, Planner, Task, common_folder, errors_of, expand, naming, unread
+from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, did_you_mean
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS
 from gradcheck_cli.points.targets import choose_x, choose_y
@@ -41,18 +42,30 @@ Matcher = Callable[[Holds], bool | None]
 _GLOB = {"*", "?"}
 
 
-def select(names: Sequence[str], exact: Iterable[str], expression: str | None) -> list[int]:
-    """Indices of the checks that are wanted; NothingChecked if there is none."""
-    wanted = set(exact)
+def select(
+    names: Sequence[str], exact: Iterable[str], expression: str | None, *, also: Sequence[tuple[str, ...]] = (),
+    errors: Iterable[GradcheckError] = (),
+) -> list[int]:  # fmt: skip
+    """Indices of the checks that are wanted; NothingChecked if there is none.
+
+    An expression may match further names of a check, `also`, such as that of its model.  Where a check is missing, the
+    first of the `errors` is raised: it may be in the file that could not be read.
+    """
+    wanted, broken = set(exact), next(iter(errors), None)
     for name in wanted:
         if name not in names:
+            if broken is not None:
+                raise broken
             several = [part.strip() for part in name.split(",")]
             near = f" Write {' '.join(f'--check {part}' for part in several)}." if {*several} <= {*names} else ""
             near = near or did_you_mean(name, names)
             raise UsageError(f"no check is called {name!r}.{near} Checks: {listed(names)}.")
     matches = matcher(expression) if expression is not None else lambda holds: True
-    chosen = [i for i, name in enumerate(names) if (not wanted or name in wanted) and matches(partial(fits, (name,)))]
+    every = [(name, *more) for name, more in zip_longest(names, also, fillvalue=())]
+    chosen = [i for i, each in enumerate(every) if (not wanted or each[0] in wanted) and matches(partial(fits, each))]
     if not chosen:
+        if broken is not None:
+            raise broken
         of = count(len(names), "check")
         raise NothingChecked(f"nothing to check: -k {expression!r} matches none of {of}: {listed(names)}")
     return chosen
@@ -80,6 +93,8 @@ def narrowed(tasks: Sequence[Task], expression: str, layers: Callable[[Task], Se
         elif decided or (decided is None and matches(by_name)):  # without an x, that is said where it is checked
             chosen.append(task)
     if not chosen:
+        if broken := errors_of(tasks):
+            raise broken[0]
         names = f"{count(len(tasks), 'check')}: {listed([task.name for task in tasks])}"
         more = f"; nor any x of these: {listed([*known])}. Weights are among the x with --params" if known else ""
         raise NothingChecked(f"nothing to check: -k {expression!r} matches none of {names}{more}")
@@ -177,13 +192,6 @@ def begun(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -
     return Run(tasks, given, options, ctx, baseline)
 
 
-def _about(path: str, error: BaseException) -> BaseException:
-    """An error that names its model, also where it speaks of a node."""
-    if isinstance(error, ModelError) and os.path.basename(path) not in str(error):
-        return ModelError(f"{shown(path)}: {error}", code=error.code)
-    return error
-
-
 def planned(found: Found, options: Mapping[str, Any], given: Mapping[str, Any]) -> list[Task]:
     """The tasks that were chosen; an argument that means no file is a task that says so."""
     dims = dims_of(options.get("dim", ()))
@@ -191,9 +199,10 @@ def planned(found: Found, options: Mapping[str, Any], given: Mapping[str, Any]) 
     for path in {*found.files}.intersection(task.check or "" for task in tasks):
         if not os.path.lexists(path):
             raise UsageError(f"{path!r} is the name of a check, and no file. Write --check {path}")
-    tasks += [Task(argument, argument, raising(error)) for argument, error in found.missing]
+    tasks += [unread(argument, error) for argument, error in found.missing]
     if options.get("check"):
-        tasks = [tasks[i] for i in select([task.name for task in tasks], options["check"], None)]
+        chosen = select([task.name for task in tasks], options["check"], None, errors=errors_of(tasks))
+        tasks = [tasks[i] for i in chosen]
     if (expression := options.get("expression")) is not None:
         tasks = narrowed(tasks, expression, lambda task: (options, task.said, given))
     return tasks
@@ -286,7 +295,7 @@ class Run:
         alone = self._report(failed)
         if len(self.tasks) == 1 and self.output.for_people and alone.exit_code:
             self.output.write_reports(alone)
-            raise _about(self.tasks[0].path, error)
+            raise naming(self.tasks[0].path, error)
 
     def _report(self, *more: Check) -> Report:
         gates = tuple(self.checker.gates)

@@ -52,7 +52,7 @@ def command(models: str, output: str, **options: Any) -> int:
     from gradcheck_cli.errors import clean
 
     WORKER.warm()  # it gets ready while what follows is imported
-    sys.stdout.write(clean("\n".join(within(options, partial(_made, models, output, options))) + "\n"))
+    sys.stdout.write(clean("\n".join(within(options, partial(_made, models, output, options), models)) + "\n"))
     return 0
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError
+from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, shown
 from gradcheck_cli.formats import is_spec, read
 from gradcheck_cli.formats.onnx.file import fields_of
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
@@ -65,6 +65,7 @@ def targets(step: Source) -> dict[str, tuple[str, ...]]:
     return {"x": (*xs,), "y": (*ys,)} if xs and ys else {}
 
 
+_TARGETS = frozenset(("x", "y", "params", "param"))
 SPEC_SUFFIXES = (".gradcheck.yaml", ".gradcheck.yml")
 
 
@@ -225,6 +226,7 @@ class Task:
     spec: str = ""
     only: tuple[str, ...] = ()  # of the tensors to differentiate by, those that `-k` chooses; without any, all
     whole: Callable[[], Task] | None = None  # with all that its spec says, where that was read in another process
+    error: GradcheckError | None = None  # the reason why its file could not be read; the checks in it are not known
 
     @property
     def place(self) -> SpecPlace:
@@ -256,7 +258,7 @@ class Planner:
                 return self._of_spec_apart(path) if limited and hasattr(os, "fork") else self._of_spec(path)
             return self._of_model(path)
         except (GradcheckError, MemoryError) as error:
-            return [Task(path, path, raising(exhausted(error) if isinstance(error, MemoryError) else error))]
+            return [unread(path, exhausted(error) if isinstance(error, MemoryError) else error)]
 
     def _of_spec_apart(self, path: str) -> list[Task]:
         """The tasks of a spec that is read in processes of their own: one that lists them, and that of each check."""
@@ -293,7 +295,7 @@ class Planner:
         said: Mapping[str, Any] = {}
         if beside := side_car(path):
             spec = read(beside, allow_python=self.allow_python)
-            asked = not {"x", "y", "params", "param"}.isdisjoint(self.given)
+            asked = not _TARGETS.isdisjoint(self.given)
             own = [request for request in spec.checks if _is_same(request.model or "", path)]
             if own and not (asked and len(own) > 1):
                 return [self._task(request, beside, spec, path) for request in own]
@@ -333,6 +335,11 @@ class Planner:
         return self._models[path]
 
 
+def targets_said(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tensors that an entry of a list names: they count as if they were typed."""
+    return {name: value for name, value in said.items() if name in _TARGETS and value}
+
+
 def _nowhere() -> Source:
     raise UsageError("the spec of this model was read in another process")
 
@@ -370,6 +377,23 @@ def _is_same(asked: str, named: str) -> bool:
 
 def _giving(source: Source) -> Callable[[], Source]:
     return lambda: source
+
+
+def unread(path: str, error: GradcheckError) -> Task:
+    """The task of a file that cannot be read, which says so."""
+    return Task(path, path, raising(error), error=error)
+
+
+def errors_of(tasks: Iterable[Task]) -> list[GradcheckError]:
+    """The errors of files whose checks are not known."""
+    return [task.error for task in tasks if task.error is not None]
+
+
+def naming(path: str, error: BaseException) -> BaseException:
+    """An error that names its model, also where it speaks of a node."""
+    if isinstance(error, ModelError) and os.path.basename(path) not in str(error):
+        return ModelError(f"{shown(path)}: {error}", code=error.code)
+    return error
 
 
 def raising(error: GradcheckError) -> Callable[[], Source]:

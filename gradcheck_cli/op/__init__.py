@@ -336,9 +336,11 @@ class Signature:
     def inputs(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """For a node with `count` inputs: the positions of its operands, and those of the inputs that are required."""
         if count not in self._inputs:
-            self._require_at_most(count)
-            static = {index for _, index in self.static}
-            places = [i for i in range(count + len(static) + len(self._parameters)) if i not in static]
+            operands = [p for p in self._parameters if p.kind is not p.KEYWORD_ONLY]
+            if 0 < len(operands) < count - len(self.static) and all(p.kind is not p.VAR_POSITIONAL for p in operands):
+                most = len(operands) + len(self.static)
+                raise ModelError(f"it takes {most} input{'s' * (most != 1)} at most, and {count} are given")
+            places = sorted({*range(count + len(self.static) + len(self._parameters))} - {*dict(self.static).values()})
             positions = tuple(i for i in places if i < count)
             self._inputs[count] = positions, tuple(places[number] for number in self._required(len(positions)))
         return self._inputs[count]
@@ -349,13 +351,6 @@ class Signature:
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
             return tuple(inspect.Parameter(f"x{i}", kind) for i in range(self.kernel.nin))
         return tuple(inspect.signature(self.kernel).parameters.values())
-
-    def _require_at_most(self, count: int) -> None:
-        """Raises ModelError for more inputs than the kernel has operands."""
-        operands = [p for p in self._parameters if p.kind is not p.KEYWORD_ONLY]
-        most = len(operands) + len(self.static)
-        if operands and count > most and not any(p.kind is p.VAR_POSITIONAL for p in operands):
-            raise ModelError(f"it takes {most} input{'s' * (most != 1)} at most, and {count} are given")
 
     def _required(self, count: int) -> list[int]:
         """Positions of the operands that a kernel requires: without a default, and not declared `... | None`."""
@@ -500,8 +495,7 @@ def no_forward(op: str, domain: str, ops: Ops, where: str) -> UnsupportedError:
     reason = next(outside, "")
     meant = next((name for d, name in ops if d == domain and respelled(op, name)), "")
     hint = f". Did you mean {meant!r}?" if meant and not reason else ""
-    message = f"unknown operator {full!r} ({where}){reason or hint}"
-    return UnsupportedError(message, code="GC502", operators=[full])
+    return UnsupportedError(f"unknown operator {full!r} ({where}){reason or hint}", code="GC502", operators=[full])
 
 
 def bind(

@@ -476,8 +476,11 @@ def _as_declared(graph: Graph, name: str, value: Any, settings: Settings, dims: 
 
 def _exactly(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     """Numbers in a dtype that has all of them."""
-    with np.errstate(all="ignore"):
-        cast = array.astype(dtype)
+    try:
+        with np.errstate(all="ignore"):
+            cast = array.astype(dtype)
+    except (ValueError, TypeError):
+        raise UsageError(f"the value given for {name!r} is {array.dtype}, which {dtype.name} cannot hold.") from None
     if array.dtype.kind in "fc" and dtype.kind in "iub" and not np.array_equal(cast, array):
         raise UsageError(f"the value given for {name!r} has numbers that {dtype.name} has not.")
     return cast

@@ -12,9 +12,10 @@ import selectors
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -22,6 +23,7 @@ import onnx
 from msgspec import Struct
 
 from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean
+from gradcheck_cli.formats.whole_file import replacing
 from gradcheck_cli.graph import Array
 from gradcheck_cli.reference import engines
 from gradcheck_cli.reference.suite import Dropped, case_of, confirmed, drafts, onnx_drafts
@@ -38,6 +40,7 @@ FAULTS: tuple[Status, ...] = ("wrong", "forward", "crashed")
 SCHEMA = "gradcheck.conformance/1"
 PATIENCE = 60.0  # seconds that an engine may take for a case
 START = 60.0  # and to be imported
+_REAL = "biuf"  # kinds of dtypes
 
 
 class Scored(Struct, frozen=True, omit_defaults=True):
@@ -89,7 +92,16 @@ class Score(Struct, frozen=True):
 
     def write(self, path: Path) -> None:
         """The score as JSON."""
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+        with replacing(path) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+
+
+class EngineAnswer(Struct, frozen=True):
+    """The line that an engine's process writes for a case; its arrays are in a file."""
+
+    seconds: float
+    refused: str
+    xs: tuple[str, ...] = ()  # inputs with a gradient
 
 
 def write(root: Path, told: Callable[[str, str], None], only: Sequence[str] = ()) -> int:
@@ -101,10 +113,14 @@ def write(root: Path, told: Callable[[str, str], None], only: Sequence[str] = ()
             raise UsageError(f"there are models of no operator {name!r}.{did_you_mean(name, known)}")
     for draft in (draft for draft in every if not only or draft.operator in only):
         try:
-            case_of(draft, confirmed).write(root)
+            case = case_of(draft, confirmed)
         except (Dropped, GradcheckError) as reason:
             told(draft.name, str(reason) if isinstance(reason, Dropped) else f"it does not run: {reason}")
             continue
+        try:
+            case.write(root)
+        except OSError as error:
+            raise UsageError(f"{error.filename or root} cannot be written: {error.strerror or error}.") from error
         told(draft.name, "")
         count += 1
     return count
@@ -140,7 +156,7 @@ def run(
 
 def _said(
     name: str, folders: Sequence[Path], python: str, out: Path, patience: float
-) -> Iterator[tuple[Path, Mapping[str, Any] | None]]:
+) -> Iterator[tuple[Path, EngineAnswer | None]]:
     """The answers of the engine, case by case; None where it crashes or hangs."""
     left = list(folders)
     while left:
@@ -178,7 +194,7 @@ class Runner:
         self.process.communicate()
         self.errors.close()
 
-    def ask(self, folder: Path, patience: float) -> Mapping[str, Any] | None:
+    def ask(self, folder: Path, patience: float) -> EngineAnswer | None:
         """The engine's answer; None if it ends or takes longer."""
         assert self.process.stdin is not None
         try:
@@ -186,9 +202,13 @@ class Runner:
             self.process.stdin.flush()
         except BrokenPipeError:
             return None
-        return self.heard(patience)
+        line = self.heard(patience)
+        try:
+            return msgspec.json.decode(line or b"", type=EngineAnswer)
+        except msgspec.MsgspecError:
+            return None
 
-    def heard(self, patience: float) -> Mapping[str, Any] | None:
+    def heard(self, patience: float) -> bytes | None:
         """The next line of the process; None if it ends or takes longer."""
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as ready:
@@ -196,7 +216,7 @@ class Runner:
             if not ready.select(patience):
                 return None
         line = self.process.stdout.readline()
-        return json.loads(line) if line else None
+        return line or None
 
     def complaint(self) -> str:
         """The last line that the process wrote to stderr."""
@@ -207,22 +227,40 @@ class Runner:
         return lines[-1][:300] if lines else "it said nothing"
 
 
-def judged(folder: Path, said: Mapping[str, Any] | None, out: Path) -> Scored:
+def _arrays(path: Path, xs: Iterable[str], asked: Container[str]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The outputs and gradients that an engine wrote; UsageError if they are none, or nobody asked for them."""
+    if strange := [x for x in xs if x not in asked]:
+        raise UsageError(f"a gradient by {strange[0]!r}, which was not asked for")
+    try:
+        with np.load(path, allow_pickle=False) as made:
+            arrays = {name: made[name] for name in made.files}
+    except (OSError, ValueError, BadZipFile) as error:
+        raise UsageError(f"no arrays: {error}") from error
+    for name, value in arrays.items():
+        if name.startswith("x/") and value.dtype.kind not in _REAL:
+            raise UsageError(f"the gradient by {name[2:]!r} is no array of real numbers, but of {value.dtype}")
+    outputs, gradients = ({n[2:]: v for n, v in arrays.items() if n.startswith(kind)} for kind in ("y/", "x/"))
+    return outputs, gradients
+
+
+def judged(folder: Path, said: EngineAnswer | None, out: Path) -> Scored:
     """The answer of a case, from what an engine said and wrote."""
     known = json.loads((folder / "case.json").read_text())
     graph = onnx.load(folder / "model.onnx", load_external_data=False).graph
     answer = Scored(folder.name, known["operator"], "crashed", nodes=len(graph.node))
     if said is None:
         return answer
-    answer = msgspec.structs.replace(answer, seconds=round(said["seconds"], 4))
-    if said["refused"]:
-        return msgspec.structs.replace(answer, status="refused", message=said["refused"])
-    with np.load(out / f"{folder.name}.npz", allow_pickle=False) as made:
-        outputs = {n[2:]: made[n] for n in made.files if n.startswith("y/")}
-        given = {n[2:]: made[n] for n in made.files if n.startswith("x/")}
+    answer = msgspec.structs.replace(answer, seconds=round(said.seconds, 4))
+    if said.refused:
+        return msgspec.structs.replace(answer, status="refused", message=said.refused)
     references = engines.tensors(folder, "gradient", (i.name for i in graph.input))
-    asked = {x: references[x] for x in said["xs"]}
-    found = [_worst(x, given.get(x), wanted, known["bounds"][x]) for x, wanted in asked.items()]
+    try:
+        outputs, given = _arrays(out / f"{folder.name}.npz", said.xs, references)
+    except UsageError as fault:
+        return msgspec.structs.replace(answer, message=str(fault))
+    if not said.xs:
+        return msgspec.structs.replace(answer, status="refused", message="it gives no gradient")
+    found = [_worst(x, given.get(x), references[x], known["bounds"][x]) for x in said.xs]
     x, error, pattern = max(found, key=lambda each: each[1])
     if error <= 1:
         return msgspec.structs.replace(answer, status="right", x=x, error=error)
@@ -268,10 +306,9 @@ def forward_differs(wanted: Mapping[str, Array], given: Mapping[str, Array], sha
         if name not in given or value.dtype.kind != "f":
             continue
         scale = share * max(float(np.max(np.abs(value), initial=0.0)), 1e-3)
-        same = given[name].shape == value.shape and np.allclose(
-            given[name], value, rtol=share, atol=scale, equal_nan=True
-        )
-        if not same:
+        made = given[name]
+        alike = made.shape == value.shape and made.dtype.kind in _REAL
+        if not (alike and np.allclose(made, value, rtol=share, atol=scale, equal_nan=True)):
             return name
     return ""
 
@@ -303,6 +340,8 @@ def publish(scores: Sequence[Score], path: Path) -> None:
     engine_names, rows = table(scores)
     faults = [(s.engine, sorted((a for status in FAULTS for a in s.smallest(status).values()),
                                 key=lambda a: (a.operator, a.case))) for s in scores]  # fmt: skip
-    path.write_text(pages.get_template(f"scoreboard{path.suffix}").render(
+    text = pages.get_template(f"scoreboard{path.suffix}").render(
         scores=scores, statuses=STATUSES, engines=engine_names, rows=rows, faults=faults, total=len(scores[0].answers)
-    ))  # fmt: skip
+    )  # fmt: skip
+    with replacing(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.cli import models
 from tests.cli.conftest import Command
 
 ERRORS = [  # the file's text, line and column, what is said of it
@@ -48,6 +50,10 @@ ERRORS = [  # the file's text, line and column, what is said of it
     ("[dim]\nN = 'x'\n", "2:1", "--dim N=x: write NAME=SIZE"),
     ("report = 'x.pdf'\n", "1:1", "must end in .json"),
     ("report = '../x.json'\n", "1:1", "leads out of the folder of this file"),
+    ("report = ['x.json', '/tmp/x.json']\n", "1:1", "the path '/tmp/x.json' is absolute"),
+    ("points = 1\nsave_failures = '../x'\n", "2:1", "leads out of the folder of this file"),
+    ("save-failures = '/tmp/x'\n", "1:1", "the path '/tmp/x' is absolute"),
+    ("plot = 'a/../../x.svg'\n", "1:1", "leads out of the folder of this file"),
     ("fail_on = ['fail', 'warn']\n", "1:1", "fail_on: 'warn' is none of fail,"),
     ("select = ['GC777']\n", "1:1", "select: 'GC777' is no code"),
     ('y = """\npoints = 1"""\npoints = 0\n', "3:1", "points: 0 is not in the range"),
@@ -57,6 +63,22 @@ ERRORS = [  # the file's text, line and column, what is said of it
     ("rtol = \n", "1:8", "not TOML: Invalid value"),
     ("rtol 1e-3\n", "1:6", "not TOML: Expected '='"),
 ]
+
+
+@pytest.mark.parametrize("text", ["report = 'out/x.json'", "report = 'x.json'", "save_failures = 'out'"])
+def test_a_link_in_the_folder_of_the_file_is_no_way_out(gradcheck: Command, folder: Path, text: str) -> None:
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    (folder / "here").mkdir()
+    os.symlink(elsewhere, folder / "here/out")
+    os.symlink(elsewhere / "x.json", folder / "here/x.json")
+    (folder / "here/gradcheck.toml").write_text(f"{text}\n")
+    models.mlp(folder / "here/mlp.onnx")
+    ran = gradcheck("here/mlp.onnx")
+    assert (ran.code, "gradcheck.toml:1:1: " in ran.err, "leads out of the folder" in ran.err) == (2, True, True), (
+        ran.err
+    )
+    assert list(elsewhere.iterdir()) == []
 
 
 ELSEWHERE = [  # of pyproject.toml

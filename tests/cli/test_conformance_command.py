@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,56 @@ def test_a_wrong_engine_fails_and_its_smallest_case_is_shown(gradcheck: Command,
     assert gradcheck("conformance", "run", "cases", "--engine", "mine.py:Mine", "--exit-zero").code == 0
     listed = gradcheck("conformance", "run", "cases", "--engine", "mine.py:Mine", "--output-format", "json")
     assert json.loads(listed.out)["engine"] == "mine.py:Mine"
+
+
+ANSWERS = {  # what an engine gives, the status of its cases, and what is said
+    "({}, {})": ("refused", "it gives no gradient"),
+    "({}, {'nobody': 1.0})": ("crashed", "a gradient by 'nobody', which was not asked for"),
+    "({}, {xs[0]: np.array(['a'])})": ("crashed", "is no array of real numbers"),
+    "({}, {xs[0]: np.ones(2, 'M8[D]')})": ("crashed", "is no array of real numbers"),
+    "({}, {xs[0]: {}})": ("refused", "ValueError"),
+    "({}, {xs[0]: np.ones((9, 9, 9))})": ("wrong", "shape [9, 9, 9] instead of"),
+    "({n.name: 'a' for n in self.outputs}, {xs[0]: np.full((9,), 'nan')})": ("crashed", "no array of real numbers"),
+    "({n.name: 'a' for n in self.outputs}, {xs[0]: np.ones(9)})": ("forward", "differs"),
+    "({}, {1: 2})": ("crashed", ""),
+    "({}, {frozenset(): 2})": ("crashed", ""),
+    "{}": ("refused", "ValueError"),
+    "None": ("refused", "TypeError"),
+    "os._exit(3)": ("crashed", ""),
+}
+
+
+@pytest.mark.parametrize("given", ANSWERS)
+def test_whatever_an_engine_answers_is_a_status_of_its_case(gradcheck: Command, cases: Path, given: str) -> None:
+    for case in sorted(cases.iterdir())[1:]:
+        shutil.rmtree(case)
+    Path("mine.py").write_text(
+        "import os, numpy as np, onnx\n"
+        "class Mine:\n"
+        "    name = 'mine'\n"
+        "    def load(self, model): self.outputs = onnx.load(model).graph.output\n"
+        f"    def vjp(self, inputs, cotangents, xs): return {given}\n"
+    )
+    ran = gradcheck("conformance", "run", "cases", "--engine", "mine.py:Mine", "-o", "score.json")
+    [answer] = json.loads(Path("score.json").read_text())["answers"]
+    status, said = ANSWERS[given]
+    assert (answer["status"], said in answer.get("message", "")) == (status, True), answer
+    assert ran.code == (1 if status == "wrong" else 0), ran.err
+
+
+@pytest.mark.parametrize(
+    "args, said",
+    [(("run", "cases", "--engine", "gradcheck", "-o", "nowhere/score.json"), "there is no folder 'nowhere'"),
+     (("run", "cases", "--engine", "gradcheck", "-o", "mlp.onnx/score.json"), "there is no folder 'mlp.onnx'"),
+     (("write", "mlp.onnx/cases", "--only", "Det"), "cannot be written: Not a directory"),
+     (("board", "score.json", "-o", "nowhere/board.html"), "there is no folder 'nowhere'")],
+)  # fmt: skip
+def test_what_cannot_be_written_is_a_mistake_of_the_command_line(
+    gradcheck: Command, cases: Path, args: tuple[str, ...], said: str
+) -> None:
+    Path("score.json").write_text('{"engine": "a", "answers": [], "schema": "gradcheck.conformance/1"}')
+    ran = gradcheck("conformance", *args)
+    assert (ran.code, said in ran.err) == (2, True), ran.err
 
 
 @pytest.mark.parametrize(

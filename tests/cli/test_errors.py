@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.cli import models
 from tests.cli.conftest import Command
 
 ERRORS = [  # command line, exit code, what the message begins with
@@ -140,6 +143,8 @@ ERRORS = [  # command line, exit code, what the message begins with
     ("inspect mlp.onnx --dim M=3", 2, "GC201: --dim M: the model's open dimensions are N."),
     ("mlp.onnx --test-data no", 2, "GC201: --test-data no: there is no such folder"),
     ("mlp.onnx -k a+and", 7, "GC701: nothing to check: -k 'a+and' matches none of 1 checks"),
+    ("mlp.onnx --timeout 30000h", 2, "GC201: Invalid value for '--timeout': '30000h' is too long; at most 27778h"),
+    ("grad mlp.onnx -o g.onnx --timeout 99999999999999999999s", 2, "GC201: Invalid value for '--timeout': '9999"),
     ("mlp.onnx -k (", 2, "GC201: -k '(': a word is missing at the end"),
     (
         "wrong.gradcheck.yaml --check square/wron",
@@ -165,6 +170,34 @@ def test_an_error_says_what_is_wrong(gradcheck: Command, folder: Path, line: str
     ran = gradcheck(*line.split())
     assert ran.err.startswith(f"error {message}"), ran.err
     assert (ran.code, ran.out) == (code, "")
+
+
+@pytest.mark.parametrize("choice", [("--check", "input"), ("-k", "input")])
+@pytest.mark.parametrize(
+    "command", [("bad.gradcheck.yaml",), ("zoo", "bad.gradcheck.yaml"), ("zoo", "mlp.onnx", "conv.onnx")]
+)
+def test_a_spec_that_cannot_be_read_says_so_before_a_check_of_it_is_missed(
+    gradcheck: Command, folder: Path, command: tuple[str, ...], choice: tuple[str, str]
+) -> None:
+    for name in ("bad", "mlp"):
+        text = "gradcheck: 1\nchecks:\n  - {name: input, model: mlp.onnx, detla: 1}\n"
+        (folder / f"{name}.gradcheck.yaml").write_text(text)
+    ran = gradcheck(*command, *choice)
+    assert ran.code == 2
+    assert re.match(r"error GC202: \w+\.gradcheck\.yaml:3:36: unknown key 'detla' in checks\[0\]", ran.err), ran.err
+
+
+@pytest.mark.parametrize("args", [(), ("--timeout", "60s")])
+@pytest.mark.parametrize(
+    "command", [(), ("grad", "-o", "g.onnx"), ("step", "-o", "step", "--loss", "y", "--trainable", "W")]
+)
+def test_an_error_of_a_node_names_the_model(
+    gradcheck: Command, folder: Path, command: tuple[str, ...], args: tuple[str, ...]
+) -> None:
+    text = "g (float[2, 3] x) => (float y) { h = MatMul (x, W) a = MatMul (h, h) y = ReduceSum <keepdims = 0> (a) }"
+    models.save(folder / "odd.onnx", text, W=np.ones((3, 4)))
+    ran = gradcheck(*command, "odd.onnx", *args)
+    assert (ran.code, ran.err.startswith("error GC401: odd.onnx: node 1 MatMul")) == (4, True), ran.err
 
 
 def test_an_unknown_key_of_a_spec_is_shown_in_its_line(gradcheck: Command, folder: Path) -> None:

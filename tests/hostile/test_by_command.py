@@ -191,6 +191,14 @@ AGAIN = ("reproduce", "bundle")
 REPORT = ("report", "r.json", "-o", "r.html", "-o", "r.xml", "-o", "r.md")
 CASES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     # specs
+    "a list of models of all time": (
+        lambda: (models.mlp(Path("net.onnx")),
+                 text(*SPEC, f"{HEAD}models: [{{path: net.onnx, timeout: 1.0e+300}}]")()), (*ZOO[:5], *SPEC)),
+    "a check of no end": (
+        lambda: (models.mlp(Path("net.onnx")),
+                 text(*SPEC, f"{HEAD}checks: [{{name: a, model: net.onnx, timeout: .inf}}]")()), SPEC),
+    "an input where NumPy would write": (
+        text(*SPEC, (GRAPH % "").replace("Tanh (x)", "Mul (x, x, x)")), SPEC),
     "a bomb of aliases": (text(*SPEC, f"{HEAD}a: &a [1, 2]\n{LAUGHS}"), SPEC),
     "a bomb of merges": (text(*SPEC, f"{HEAD}m0: &m0 {{k: 1}}\n{MERGES}"), SPEC),
     "an alias of itself in a check": (text(*SPEC, f"{GRAPH % ''}checks: &c [{{graph: g, x: *c}}]\n"), SPEC),
@@ -259,6 +267,10 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "an array of all addresses": (npz(**{"x.npy": npy("(1000000000000,)")}), VALUES),
     "an array of many axes": (npz(**{"x.npy": npy(f"({'1,' * 500})", bytes(4))}), VALUES),
     "a header that is code": (npz(**{"x.npy": npy("__import__('os').system('touch ../outside/ran')")}), VALUES),
+    "values that are words": (npz(**{"x.npy": npy("()", b"x\0\0\0", "'<U1'")}), VALUES),
+    "values of another kind": (npz(**{"x.npy": npy("(8, 4)", bytes(128), "[('a', '<f4')]")}), VALUES),
+    "weights that are words": (
+        npz(**{"x.npy": npy("()", b"x\0\0\0", "'<U1'")}), (*CHECK, "--feed", "W=@values.npz:x")),
     "values nested without end": (
         lambda: (models.mlp(Path("net.onnx")), text("v.json", "[" * 200_000)()),
         (*CHECK, "--x-init-value", "input=@v.json")),
@@ -281,6 +293,10 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "a bundle of a pipe": (bundle(then=lambda p: ((p / "bundle.json").unlink(), os.mkfifo(p / "bundle.json"))), AGAIN),
     "a bundle of values in a pipe": (
         bundle(then=lambda p: ((p / "values.npz").unlink(), os.mkfifo(p / "values.npz"))), AGAIN),
+    "a bundle of records of another kind": (
+        bundle(lambda m: m.update(records=[{**m["records"][0], "worst": 5}])), AGAIN),
+    "a bundle of records without a name": (
+        bundle(lambda m: m.update(records=[{**m["records"][0], "id": [{}]}])), AGAIN),
     "a bundle whose records are none": (bundle(lambda m: m.update(records=[{"status": 3, "forward": 5}])), AGAIN),
     # results
     "a result of commands": (results(lambda r: r.update(check="\n::error::x", notes=["##[error]", "\x1b[2J"])), REPORT),

@@ -332,6 +332,52 @@ def test_a_source_may_be_called_like_a_command(zoo: Command, folder: Path):
     assert jobs(".gradcheck/zoo/status") == ["status/conv.onnx"]
 
 
+CHECKED = """gradcheck: 1
+checks:
+  - {name: first, model: mlp.onnx, x: input, y: loss}
+  - {name: second, model: mlp.onnx, x: aux_in, y: aux_out}
+"""
+
+
+@pytest.mark.parametrize(
+    "expression, chosen",
+    [
+        ("mlp.onnx", ["models/mlp.onnx::first", "models/mlp.onnx::second"]),
+        ("mlp.onnx and second", ["models/mlp.onnx::second"]),
+        ("mlp.onnx::f", ["models/mlp.onnx::first"]),
+        ("*/mlp.onnx::s*", ["models/mlp.onnx::second"]),
+        ("models/* and not (mlp or wrong or conv)", ["models/lfs.onnx", "models/sub/log.onnx", "models/unknown.onnx"]),
+        ("first or conv", ["models/mlp.onnx::first", "models/sub/conv.onnx"]),
+    ],
+)
+def test_an_expression_chooses_by_names_of_models_and_of_checks(
+    zoo: Command, folder: Path, expression: str, chosen: list[str]
+):
+    (folder / "models/mlp.gradcheck.yaml").write_text(CHECKED)
+    zoo("models", "--run", "run", "-k", expression)
+    assert sorted(jobs("run")) == chosen
+
+
+@pytest.mark.parametrize("entry", ["y: [aux_out]", "x: [aux_in]", "x: aux_in, y: aux_out, name: mine"])
+def test_targets_of_an_entry_count_as_typed_beside_a_side_car_of_several_checks(zoo: Command, folder: Path, entry: str):
+    (folder / "models/mlp.gradcheck.yaml").write_text(CHECKED)
+    (folder / "list.gradcheck.yaml").write_text(f"gradcheck: 1\nmodels: [{{path: models/mlp.onnx, {entry}}}]\n")
+    assert zoo("list.gradcheck.yaml", "--run", "run").code == 0
+    [found] = records("run")
+    assert (found["x"], found["y"], found["status"]) == ("aux_in", "aux_out", "pass")
+    assert jobs("run") == ["mine" if "mine" in entry else "models/mlp.onnx"]
+
+
+def test_an_entry_without_targets_has_the_checks_of_its_side_car(zoo: Command, folder: Path):
+    (folder / "models/mlp.gradcheck.yaml").write_text(CHECKED)
+    (folder / "list.gradcheck.yaml").write_text("gradcheck: 1\nmodels: [{path: models/mlp.onnx, seed: 7}]\n")
+    assert zoo("list.gradcheck.yaml", "--run", "run").code == 0
+    assert sorted((found["check"], found["x"]) for found in records("run")) == [
+        ("first", "input"),
+        ("second", "aux_in"),
+    ]
+
+
 def test_a_list_names_its_models_and_says_how_they_are_checked(zoo: Command, folder: Path):
     text = """gradcheck: 1
 models:

@@ -17,7 +17,7 @@ from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.check import command
 from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.resolve import dims_of
-from gradcheck_cli.cli.tasks import Planner, Task, raising
+from gradcheck_cli.cli.tasks import Planner, Task, raising, targets_said
 from gradcheck_cli.cli.zoo.jobs import LEVEL
 from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.native.selection import kernels
@@ -77,7 +77,8 @@ def _checker(job: Job, desk: Desk) -> Checker:
 def _tasks(job: Job) -> list[Task]:
     """The checks of a job, with the names that their records have."""
     try:
-        planner = Planner(job.options, dims_of(job.options.get("dim", ())), bool(job.options.get("allow_python")))
+        given = {**targets_said(job.said), **job.options}
+        planner = Planner(given, dims_of(job.options.get("dim", ())), bool(job.options.get("allow_python")))
         tasks = _chosen(planner.tasks([job.path]), job.task)
     except GradcheckError as error:
         tasks = [Task(job.path, job.path, raising(error))]

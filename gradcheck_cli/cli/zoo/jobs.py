@@ -19,7 +19,7 @@ from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.cli.config import file_above, settings_above
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.run import select
-from gradcheck_cli.cli.tasks import SPEC_SUFFIXES, Planner, expand, keys_of, side_car
+from gradcheck_cli.cli.tasks import SPEC_SUFFIXES, Planner, errors_of, expand, keys_of, side_car, targets_said
 from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, shown
 from gradcheck_cli.formats import is_spec, read
 from gradcheck_cli.points.test_data import BESIDE
@@ -62,6 +62,7 @@ class ModelPlace:
     name: str = ""  # of the check
     listed: bool = False  # it comes from a list
     error: GradcheckError | None = None  # the reason why there is nothing to check
+    unread: GradcheckError | None = None  # the reason why its checks are not known
 
     @property
     def job(self) -> str:
@@ -97,7 +98,9 @@ def split(found: Iterable[ModelPlace], options: Mapping[str, Any]) -> list[Model
     each = [part for place in found for part in _checks_of(place, planner)]
     if options.get("check") or options.get("expression") is not None:
         names = [place.name or place.uri for place in each]
-        each = [each[i] for i in select(names, options.get("check", ()), options.get("expression"))]
+        also, errors = [(place.uri, place.job) for place in each], [p.unread for p in each if p.unread is not None]
+        chosen = select(names, options.get("check", ()), options.get("expression"), also=also, errors=errors)
+        each = [each[i] for i in chosen]
     return _distinct(each)
 
 
@@ -289,9 +292,10 @@ def _named(found: list[ModelPlace], entry: Mapping[str, Any], name: str) -> list
 
 def _checks_of(place: ModelPlace, planner: Planner) -> Iterator[ModelPlace]:
     """The checks of a file; a model without a spec is one check, and is not read for that."""
-    tasks = planner.tasks([place.path]) if place.path and not place.error else []
+    aimed = replace(planner, given={**targets_said(place.said), **planner.given})
+    tasks = aimed.tasks([place.path]) if place.path and not place.error else []
     if not tasks or (len(tasks) == 1 and tasks[0].check is None):
-        yield place
+        yield replace(place, unread=next(iter(errors_of(tasks)), place.error))
         return
     for index, task in enumerate(tasks):
         yield replace(place, task=index, name=task.name.replace(place.path, place.uri, 1))

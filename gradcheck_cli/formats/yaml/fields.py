@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from gradcheck_cli.errors import did_you_mean
-from gradcheck_cli.settings import Option, options_at, parts
+from gradcheck_cli.settings import MOST_SECONDS, Option, options_at, parts
 
 Schema = dict[str, Any]
 REQUIRED = object()
@@ -476,7 +476,7 @@ _NAMES = _form(check_names, {"anyOf": [_NAME, {"type": "array", "items": _NAME, 
 _TYPES: dict[str, Any] = {  # by kind of option
     "flag": bool,
     "bytes": Positive,
-    "seconds": Annotated[float | None, Field(gt=0)],
+    "seconds": Annotated[float | None, Field(gt=0, le=MOST_SECONDS)],
     "text": str,
     "path": Name | None,
     "data": str,
