@@ -15,6 +15,7 @@ import onnx
 import pytest
 
 import gradcheck_cli as gc
+from gradcheck_cli.errors import UsageError
 from gradcheck_cli.results.record import Report
 from tests.cli.conftest import Command, Ran, entered, typed
 from tests.reference.planted_losses import FOLDER
@@ -249,8 +250,8 @@ def test_a_file_that_is_no_record_is_refused(gradcheck: Command, folder: Path, c
 def test_a_saved_failure_has_its_record_with_it(gradcheck: Command, folder: Path) -> None:
     for suffix in ("onnx", "gradcheck.npz"):
         shutil.copy(FOLDER / f"detach.{suffix}", folder / f"net.{suffix}")
-    assert gradcheck("net.onnx").code == 1
-    (bundle,) = (folder / ".gradcheck" / "failures").glob("net*")
+    assert gradcheck("net.onnx", "--save-failures", "kept").code == 1
+    (bundle,) = (folder / "kept").glob("net*")
     (folder / "net.gradcheck.npz").unlink()
     (folder / "net.onnx").unlink()
     again = gradcheck("reproduce", str(bundle))
@@ -280,7 +281,7 @@ def test_records_are_of_float32_or_float64(tmp_path: Path) -> None:
     from gradcheck_cli.reference import recording
 
     for dtype in (torch.bfloat16, torch.float16):
-        with pytest.raises(gc.UsageError, match="float32 or float64"):
+        with pytest.raises(UsageError, match="float32 or float64"):
             recording.torch(torch.nn.Tanh(), torch.ones(2, dtype=dtype), tmp_path / "net.gradcheck.npz")
 
 

@@ -373,7 +373,7 @@ class RecordedPoint:
         self.ys = parity.located.ys
         self.feeds = {name: self.record[member("input", i, point)] for name, i in parity.located.inputs.items()}
         self.seeds = {y: self.record[member("cotangent", i, point)] for y, i in self.ys.items()}
-        for y, i in self.ys.items():
+        for i in self.ys.values():
             self.record.require(member("cotangent", i, point), self.record[member("output", i, point)].shape)
         self.wanted = [m for m in parity.chosen if not point or m.kind == "gradient"]
 
