@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
@@ -22,7 +23,7 @@ from gradcheck_cli.checks.assemble import Pair, glanced, model_of, passes, recor
 from gradcheck_cli.checks.claims.claim import AskedClaims, asked
 from gradcheck_cli.checks.diagnose.laws import Laws
 from gradcheck_cli.checks.estimates import beyond, forecasts, needed, threads
-from gradcheck_cli.checks.forward.comparison import RuntimeComparison, require_runtime
+from gradcheck_cli.checks.forward.comparison import RuntimeComparison, is_file, require_runtime
 from gradcheck_cli.checks.health.checkup import Checkups
 from gradcheck_cli.checks.modes import (
     LADDER,
@@ -51,6 +52,7 @@ from gradcheck_cli.compare.ladder import PairJob
 from gradcheck_cli.compare.pair import AsTensorflow, Full, as_tensorflow
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import LimitError, NoGradientError, PointError, UnsupportedError, UsageError, shown
+from gradcheck_cli.formats.companions import record_beside
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph.memory import exhausted, is_of_memory
 from gradcheck_cli.jacobian.coloring import Structure
@@ -71,6 +73,7 @@ from gradcheck_cli.verdict.rule import ATOL, RTOL, Status, Tolerance
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.claims.claimed import Claiming
+    from gradcheck_cli.checks.claims.recorded import Parity
     from gradcheck_cli.checks.estimates import Forecast
     from gradcheck_cli.checks.half_precision import Precisions
     from gradcheck_cli.checks.parts import Elsewhere, Part, Shares
@@ -149,6 +152,7 @@ class Procedure:
 
             part = part or Part()  # without rows: all are compared elsewhere
             require_whole(settings)
+        self.anew = partial(Procedure, ops=ops, listen=listen)  # of another model, or by other settings
         idle = settings.straight_through and not rounds(source, settings, ops)
         source, ops = through(source, settings, ops)
         self.remarks = (*unused_operators(source, OPS), *([NOTHING_ROUNDS] if idle else []))
@@ -176,6 +180,7 @@ class Procedure:
         self.checkups = Checkups(self.ys, self.graph.free_inputs, settings.seed, partial(self.tick, source.uri))
         self.claiming = self._claiming(wanted)
         self.claims = [] if self.claiming is None else self.claiming.pairs
+        self.parity = None if part is not None else self._parity()
 
     @_working()
     def run(self, name: str) -> tuple[Check, ...]:
@@ -209,7 +214,8 @@ class Procedure:
             found.append(forward.record(record))
         dtypes = {name: var.dtype for name, var in point.tape.named.items()}
         records = severed(found, severance_of(self.graph, self.ops, self.settings, dtypes), self.graph)
-        return tuple(replace(record, notes=(*record.notes, *self.remarks)) for record in records)
+        records = tuple(replace(record, notes=(*record.notes, *self.remarks)) for record in records)
+        return records if self.parity is None else self.parity.beside(records, self.anew, name)
 
     @_working()
     def shares(self) -> Shares:
@@ -239,6 +245,16 @@ class Procedure:
         from gradcheck_cli.checks.claims.claimed import Claiming  # most models have none
 
         return Claiming(self, wanted)
+
+    def _parity(self) -> Parity | None:
+        """The record of the model's framework that lies beside it, unless the settings name other claims, or none."""
+        settings, path = self.settings, record_beside(Path(self.source.uri))
+        unasked = not settings.grad and settings.grad_model is None and settings.compat is None
+        if not unasked or not is_file(self.source) or not path.is_file():
+            return None
+        from gradcheck_cli.checks.claims.recorded import Parity  # most models have none
+
+        return Parity(self.source, settings, self.ops, path)
 
     def _second_order(self) -> SecondOrder | None:
         if not self.settings.second_order:

@@ -171,8 +171,8 @@ def _as_json(found: FuzzResult, saved: Sequence[tuple[ShrunkFault, int, Path | N
 
 def _text(found: FuzzResult, saved: Sequence[tuple[ShrunkFault, int, Path | None]], taken: float) -> Iterator[str]:
     """The counts, then each fault with its smallest model."""
-    from gradcheck_cli.reference.fuzzing import STATUSES
     from gradcheck_cli.errors import clean
+    from gradcheck_cli.reference.fuzzing import STATUSES
     from gradcheck_cli.report.text import count, seconds
 
     for status, meaning in STATUSES.items():

@@ -1,4 +1,4 @@
-"""Companion files, which a model needs beside its own: external data of an ONNX file, arrays that a spec names."""
+"""Companion files of a model: external data of an ONNX file, arrays that a spec names, a record of its framework."""
 
 from __future__ import annotations
 
@@ -28,10 +28,16 @@ def companion_files(path: Path) -> dict[str, Path]:
         return {}
 
 
+def record_beside(path: Path) -> Path:
+    """The place of the record of a model's framework: model.gradcheck.npz beside model.onnx."""
+    return path.parent / f"{path.stem}.gradcheck.npz"
+
+
 def named_files(path: Path) -> list[str]:
     """The relative paths of the companion files that a model or spec names, without those that leave its folder."""
     try:
         names = _named_in_spec(path) if is_spec(path) else _external_data(path)
+        names = [*names, record_beside(path).name]
         return [name for name in dict.fromkeys(names) if not leads_out(name)]
     except (GradcheckError, OSError, ValueError, MemoryError):
         return []

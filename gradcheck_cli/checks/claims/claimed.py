@@ -77,6 +77,7 @@ Moved: TypeAlias = Callable[[int], Array]  # numbers with rounding errors, by se
 _ROUNDINGS = 8.0  # of a claim's numbers, below which errors do not count
 _FEWER = 2.0  # ratio of the roundings made here to those that other software makes
 WRONG_SHAPE = "GC102"
+UNSEEN = "errors as small as their rounding are not seen"
 _BLAMED = 16  # wrong claims at a point for which a suspect is looked for
 _SAFETY = 3.0  # factor on sums of rounding errors of unknown signs
 _WORST = ("none", "pass", "inconclusive", "fail")
@@ -290,7 +291,7 @@ class RuleGradient:
         ct = backward.cts[place]
         if jacobian.shape[1] > 1 or ct is None:
             return backward.spreads([self._jacobians[name] for name in backward.xs], self.budget)[place] * (unit / EPS)
-        return _moved(self.tape, ct.name).reshape(-1, 1) * (unit / EPS) / _FEWER
+        return rounding_at(self.tape, ct.name).reshape(-1, 1) * (unit / EPS) / _FEWER
 
     def verdict(self, x: str, found: PairResult, program: Program, job: PairJob, structure: Structure | None) -> str:
         """pass, fail, inconclusive or none: our own derivative against the numerical one of a claim's comparison."""
@@ -319,8 +320,8 @@ def along(jacobian: Array, found: PairResult) -> Array:
     return np.asarray(found.directions.slopes(found.weights @ jacobian.T).T)
 
 
-def _moved(tape: Tape, ct: str) -> Array:
-    """Bounds of the error of a cotangent by roundings of every result from the inputs on."""
+def rounding_at(tape: Tape, ct: str) -> Array:
+    """Bounds of the error of a tensor, such as a cotangent, by roundings of every result from the inputs on."""
     made = {name for step in tape.steps for name in step.node.outputs}
     read = dict.fromkeys(name for step in tape.steps for name in step.operands if name and name not in made)
     leaves = [n for n in read if is_inexact(tape.values.like(n).dtype)]
@@ -545,7 +546,7 @@ def judge(pair: Pair, here: ClaimAtPoint, budget: Budget, index: int) -> None:
     if unit or here.answer.rounded is not None:
         found = forgiven(found, _blur(here, stated, found), tolerance)
     if unit:
-        pair.notes.append(f"{here.claim.by} has numbers of {unit:.0e}: errors as small as their rounding are not seen")
+        pair.notes.append(f"{here.claim.by} has numbers of {unit:.0e}: {UNSEEN}")
     if partial is None:
         found = judged_together(problem.tape, problem.theory_name(problem.y), {x: found}, settings.seed, budget).get(
             x, found
