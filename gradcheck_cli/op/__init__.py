@@ -336,7 +336,6 @@ class Signature:
     def inputs(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """For a node with `count` inputs: the positions of its operands, and those of the inputs that are required."""
         if count not in self._inputs:
-            self._require_at_most(count)
             static = {index for _, index in self.static}
             places = [i for i in range(count + len(static) + len(self._parameters)) if i not in static]
             positions = tuple(i for i in places if i < count)
@@ -349,13 +348,6 @@ class Signature:
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
             return tuple(inspect.Parameter(f"x{i}", kind) for i in range(self.kernel.nin))
         return tuple(inspect.signature(self.kernel).parameters.values())
-
-    def _require_at_most(self, count: int) -> None:
-        """Raises ModelError for more inputs than the kernel has operands."""
-        operands = [p for p in self._parameters if p.kind is not p.KEYWORD_ONLY]
-        most = len(operands) + len(self.static)
-        if operands and count > most and not any(p.kind is p.VAR_POSITIONAL for p in operands):
-            raise ModelError(f"it takes {most} input{'s' * (most != 1)} at most, and {count} are given")
 
     def _required(self, count: int) -> list[int]:
         """Positions of the operands that a kernel requires: without a default, and not declared `... | None`."""
