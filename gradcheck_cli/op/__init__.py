@@ -337,8 +337,8 @@ class Signature:
         """For a node with `count` inputs: the positions of its operands, and those of the inputs that are required."""
         if count not in self._inputs:
             operands = [p for p in self._parameters if p.kind is not p.KEYWORD_ONLY]
-            if 0 < len(operands) < count - len(self.static) and all(p.kind is not p.VAR_POSITIONAL for p in operands):
-                most = len(operands) + len(self.static)
+            most = len(operands) + len(self.static)
+            if operands and count > most and all(p.kind is not p.VAR_POSITIONAL for p in operands):
                 raise ModelError(f"it takes {most} input{'s' * (most != 1)} at most, and {count} are given")
             places = sorted({*range(count + len(self.static) + len(self._parameters))} - {*dict(self.static).values()})
             positions = tuple(i for i in places if i < count)

@@ -81,7 +81,8 @@ def apart(names: Sequence[str], width: int) -> list[str] | None:
     if max(map(columns, names), default=0) <= width:
         return [*names]
     start = _common(names)
-    ends = [f"...{each[start:]}" if start else each for each in names]
+    room = max(0, width - 3 - max(columns(each[start:]) for each in names))
+    ends = [f"...{_last(each[:start], room)}{each[start:]}" if start else each for each in names]
     for shorten in (cut, _tail) if width >= LEAST_NAME else ():
         found = [shorten(each, width) for each in ends]
         if len({*found}) == len({*names}):

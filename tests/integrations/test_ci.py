@@ -133,7 +133,7 @@ def test_the_action_installs_its_own_source(project: Path) -> None:
 
 
 def requirements(path: Path) -> list[str]:
-    """What a file has pip install, with its variables put in."""
+    """The requirements that a file hands to pip, with its variables put in."""
     text = path.read_text("utf-8")
     values = dict(re.findall(r"^ +(\w+): (\S+)", text, re.MULTILINE))
     return [

@@ -10,7 +10,7 @@ import pytest
 
 from gradcheck_cli.report.full import section
 from gradcheck_cli.report.remarks import remarks
-from gradcheck_cli.report.text import Style
+from gradcheck_cli.report.text import Style, apart
 from gradcheck_cli.results.record import Check
 from tests.checking.small import check, model
 
@@ -120,3 +120,9 @@ def test_what_did_not_pass_has_its_notes_where_it_is_told_of(status: str):
 def test_zero_weights_are_told_of_where_a_table_is_printed():
     tested = model(("Mul", "x w", "h"), ("Relu", "h", "a"), ("Add", "a x", "y"), constants={"w": np.zeros(4)})
     assert noted(check(tested)) == "note all that node 1 Relu 'a' reads is 0, its kink: neither side was seen"
+
+
+def test_names_keep_as_much_of_their_common_prefix_as_fits():
+    names = ["specs/wrong.gradcheck.yaml::wrong/x", "specs/wrong.gradcheck.yaml::wrong/W"]
+    assert apart(names, 20) == ["...eck.yaml::wrong/x", "...eck.yaml::wrong/W"]
+    assert apart(names, 35) == names
