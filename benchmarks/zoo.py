@@ -97,8 +97,7 @@ def in_one_process(paths: list[str]) -> float:
 def by_engine(paths: list[str], jobs: int) -> tuple[float, float, float, float]:
     """Wall time, the share of the cores that was busy, seconds of CPU, and megabytes that the driver grew by."""
     from gradcheck_cli.checks.isolation import resident
-    from gradcheck_cli.zoo import engine
-    from gradcheck_cli.zoo.job import Limits
+    from gradcheck_cli.zoo import Limits, engine
 
     def done(job: Any, records: list[dict[str, Any]]) -> None:
         _require({record["status"] for record in records})
@@ -118,7 +117,7 @@ def cpu() -> tuple[float, float]:
 
 
 def _job(path: str) -> Any:
-    from gradcheck_cli.zoo.job import Job
+    from gradcheck_cli.zoo import Job
 
     return Job(path, path, options={"save_failures": "none"}, key=path)
 

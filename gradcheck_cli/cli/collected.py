@@ -24,7 +24,7 @@ from gradcheck_cli.native.selection import kernels
 from gradcheck_cli.report import concise, full
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check, Report
-from gradcheck_cli.zoo.job import cores
+from gradcheck_cli.zoo import cores
 from gradcheck_cli.zoo.shelf import FOLDER
 
 

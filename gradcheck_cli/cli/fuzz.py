@@ -53,7 +53,7 @@ def command(
     """
     from gradcheck_cli.reference.fuzzing import FuzzJob, FuzzResult, started
     from gradcheck_cli.reference.random_models import operators
-    from gradcheck_cli.zoo.job import cores
+    from gradcheck_cli.zoo import cores
 
     job = FuzzJob(seed, tuple(operators(only)), engine, python)
     started(job)

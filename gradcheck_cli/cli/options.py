@@ -26,7 +26,7 @@ from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.report import files_said, on_stdout, suffixes
 from gradcheck_cli.results.record import GATES, gates_from, words_for
 from gradcheck_cli.settings import MOST_SECONDS, OPTIONS, Idle, Option, options_at, parts
-from gradcheck_cli.zoo.job import SCHEDULER, SCHEDULERS
+from gradcheck_cli.zoo import SCHEDULER, SCHEDULERS
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]  # generic only in newer releases of click

@@ -36,9 +36,8 @@ def record_beside(path: Path) -> Path:
 def named_files(path: Path) -> list[str]:
     """The relative paths of the companion files that a model or spec names, without those that leave its folder."""
     try:
-        names = _named_in_spec(path) if is_spec(path) else _external_data(path)
-        names = [*names, record_beside(path).name]
-        return [name for name in dict.fromkeys(names) if not leads_out(name)]
+        named = _named_in_spec(path) if is_spec(path) else _external_data(path)
+        return [name for name in dict.fromkeys([*named, record_beside(path).name]) if not leads_out(name)]
     except (GradcheckError, OSError, ValueError, MemoryError):
         return []
 

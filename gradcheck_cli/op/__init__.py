@@ -380,14 +380,9 @@ def zero(ct: Any, ans: Any, *primals: Any, **metadata: Any) -> tuple[None, ...]:
     return (None,) * len(primals)
 
 
-def rounding(attrs: Metadata, operand: int, output: int) -> Cut:
-    """`cuts` of an operator whose result is its operand, rounded, which later arithmetic computes with."""
-    return "rounds"
-
-
-def stepping(attrs: Metadata, operand: int, output: int) -> Cut:
-    """`cuts` of a function with steps, such as a tree, and of sampling."""
-    return "steps"
+def always(cut: Cut) -> Cuts:
+    """`cuts` of an operator whose result has no derivative by any operand."""
+    return lambda attrs, operand, output: cut
 
 
 def deciding(*operands: int, cut: Cut = "decides") -> Cuts:
@@ -400,6 +395,8 @@ def counting(*outputs: int, cut: Cut = "decides") -> Cuts:
     return lambda attrs, operand, output: cut if output in outputs else ""
 
 
+rounding = always("rounds")  # the result is the operand, rounded, and later arithmetic computes with it
+stepping = always("steps")  # functions with steps, such as a tree, and sampling
 rounding_of = partial(deciding, cut="rounds")  # some operands are rounded
 rounding_into = partial(counting, cut="rounds")  # some outputs are rounded: those of a quantizer
 

@@ -21,9 +21,8 @@ from gradcheck_cli.model import Model, arguments
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops.straight import estimated
 from gradcheck_cli.training.losses import LOSSES, MEASURES, METRICS, with_measure
-from gradcheck_cli.training.optimizers import optimizer_of
+from gradcheck_cli.training.optimizers import NORM, RATE, STEP, Update, optimizer_of
 from gradcheck_cli.training.trainables import Trainables, trained_inputs
-from gradcheck_cli.training.update import NORM, RATE, STEP, Update
 
 _OF_NUMPY = ("file", "allow_pickle")  # keywords of numpy.savez: no array of a checkpoint can be called so
 

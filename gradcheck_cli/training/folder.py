@@ -18,7 +18,7 @@ from gradcheck_cli.formats.onnx.write import ExternalConstants, serialized, to_p
 from gradcheck_cli.formats.whole_file import replacing
 from gradcheck_cli.graph import Array
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.training.update import RATE
+from gradcheck_cli.training.optimizers import RATE
 
 if TYPE_CHECKING:
     from gradcheck_cli.training import TrainingStep

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, cast
 
 from gradcheck_cli.checks.isolation import hold, keep_apart, leave_no_core
 from gradcheck_cli.errors import shown
-from gradcheck_cli.zoo.job import Job
+from gradcheck_cli.zoo import Job
 
 LONGEST, MOST = 64 << 20, 512 << 20  # bytes of one frame, and of all frames of a child
 KINDS = {"tasks": int, "task": str, "stage": str, "needs": int, "record": dict, "end": int}

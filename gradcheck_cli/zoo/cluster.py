@@ -26,8 +26,8 @@ from msgspec import structs
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, shown
 from gradcheck_cli.formats.untrusted import leads_out, own_folder
 from gradcheck_cli.graph.memory import allowed, left, spell
+from gradcheck_cli.zoo import LOCAL_CLUSTER, SCHEDULER, SCHEDULERS, Job, JobListener, Limits, cores
 from gradcheck_cli.zoo.engine import WORK, Admission, Done, Feed, Interrupts, folder_of_bundles, record_of_crash
-from gradcheck_cli.zoo.job import LOCAL_CLUSTER, SCHEDULER, SCHEDULERS, Job, JobListener, Limits, cores
 from gradcheck_cli.zoo.parcel import Parcel, difference, packed, versions, with_contents
 from gradcheck_cli.zoo.shelf import discarded, made, prune, renamed, running
 from gradcheck_cli.zoo.worker import MEMORY, Bundles, GivenUp, JobAnswer, is_given_up, perform

@@ -26,8 +26,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
 from gradcheck_cli.graph.memory import left
+from gradcheck_cli.zoo import Job, JobListener, Limits, cores
 from gradcheck_cli.zoo.child import Errand
-from gradcheck_cli.zoo.job import Job, JobListener, Limits, cores
 from gradcheck_cli.zoo.processes import Running, calm, can_fork, regroup, warm
 from gradcheck_cli.zoo.shelf import FOLDER, adopted, clear, dropped
 

@@ -26,7 +26,7 @@ from gradcheck_cli.formats import is_spec
 from gradcheck_cli.formats.companions import companion_files
 from gradcheck_cli.formats.untrusted import blocks, sha256_of, sha256_of_text
 from gradcheck_cli.graph.memory import spell
-from gradcheck_cli.zoo.job import Job, Limits
+from gradcheck_cli.zoo import Job, Limits
 
 MOST = 1 << 30  # bytes of files that are sent with a job
 _LEAST_SECONDS, _SECONDS_OF_GRAPH, _SECONDS_OF_WEIGHTS = 5e-3, 8e-6, 5e-8  # the latter of a byte

@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
-from gradcheck_cli.zoo.job import Job, JobListener, Limits
+from gradcheck_cli.zoo import Job, JobListener, Limits
 from gradcheck_cli.zoo.parcel import Parcel, difference, is_seen, laid_out, renamed, versions
 from gradcheck_cli.zoo.shelf import FOLDER
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gradcheck_cli.zoo import Job
 from gradcheck_cli.zoo.child import Desk
-from gradcheck_cli.zoo.job import Job
 from tests.zoo import hostile
 from tests.zoo.hostile import made
 

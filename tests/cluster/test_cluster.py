@@ -19,8 +19,7 @@ import pytest
 pytest.importorskip("distributed", reason="needs Dask, which is in the extra `dask`")
 
 from gradcheck_cli.errors import LimitError, UsageError
-from gradcheck_cli.zoo import cluster
-from gradcheck_cli.zoo.job import Job, Limits
+from gradcheck_cli.zoo import Job, Limits, cluster
 from gradcheck_cli.zoo.parcel import MOST
 from tests.cluster.deeds import WORK
 from tests.zoo import hostile

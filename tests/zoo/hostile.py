@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradcheck_cli.checks.assemble import peak_rss_mb
+from gradcheck_cli.zoo import Job
 from gradcheck_cli.zoo.child import Desk
-from gradcheck_cli.zoo.job import Job
 
 
 def made(name: str, status: str = "pass") -> dict[str, Any]:

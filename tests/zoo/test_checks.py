@@ -19,8 +19,7 @@ import pytest
 from onnx import parser
 
 from gradcheck_cli.cli import main
-from gradcheck_cli.zoo import engine
-from gradcheck_cli.zoo.job import Job, JobListener, Limits
+from gradcheck_cli.zoo import Job, JobListener, Limits, engine
 from tests.cli import models
 
 pytestmark = pytest.mark.skipif(

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.zoo import engine
-from gradcheck_cli.zoo.job import Job, JobListener, Limits
+from gradcheck_cli.zoo import Job, JobListener, Limits, engine
 from tests.zoo import hostile
 
 pytestmark = pytest.mark.skipif(
@@ -222,7 +221,7 @@ def test_memory_is_granted_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_threads_are_shared_and_the_last_of_all_has_them_all() -> None:
-    from gradcheck_cli.zoo.job import cores
+    from gradcheck_cli.zoo import cores
 
     # a job that starts before the end of the list was seen is not known to be the last
     alone = (run(["threads"], jobs=cores())["0 threads"][0]["threads"] for _ in range(5))
@@ -291,7 +290,7 @@ def test_a_wake_up_after_the_end_reaches_nobody(capfd: pytest.CaptureFixture[str
 DRIVER = f"""
 import json, sys
 from gradcheck_cli.zoo import engine
-from gradcheck_cli.zoo.job import Job, Limits
+from gradcheck_cli.zoo import Job, Limits
 def done(job, records):
     print(json.dumps(records), flush=True)
 if __name__ == "__main__":

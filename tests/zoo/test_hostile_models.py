@@ -11,8 +11,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, parser
 
-from gradcheck_cli.zoo import engine
-from gradcheck_cli.zoo.job import Job, Limits
+from gradcheck_cli.zoo import Job, Limits, engine
 from tests.cli import models
 from tests.cli.models import ENDLESS
 from tests.hostile.test_memory import GREEDY

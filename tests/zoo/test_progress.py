@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from gradcheck_cli.cli.zoo.run_progress import ZooProgress
-from gradcheck_cli.zoo.job import Job
+from gradcheck_cli.zoo import Job
 
 START = 7.0  # seconds until the first job begins
 PASSED = [{"id": "a", "check": "a", "status": "pass", "code": ""}]

@@ -6,12 +6,16 @@ known in between, several nodes may be at fault, and the one whose derivative ha
 A cotangent of the claim is known to be right or wrong by its name, by its numbers occurring anywhere in the graph that
 computes the claim, by claims about other tensors, which are right only if every cotangent they went through was, and by
 whether any cotangent of a tensor could have led to the claimed numbers.
+
+A wrong claim that is the right gradient in another form, or of another scale, is told as that (`likeness`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import permutations
 
 import numpy as np
 
@@ -27,7 +31,14 @@ from gradcheck_cli.results.record import Suspect
 
 _NEAR = 1e-6  # share of the largest entry that counts as rounding
 _LEFT = 1e-4  # relative residual above which numbers cannot have come through a tensor
-_MOST_ENTRIES = 1 << 22  # of a Jacobian that is solved for a cotangent
+_MOST_ENTRIES = 1 << 22  # of a Jacobian that is solved for a cotangent, and of a gradient in other forms
+_SAME = 1e-3  # relative distance of two gradients that are the same but for rounding
+_MOST_AXES, _LARGEST = 5, 4096
+_NAMED = {
+    (1, 0): "the transpose of {}",
+    (0, 2, 3, 1): "{} with its channels last",
+    (0, 3, 1, 2): "{} with its channels first",
+}
 _MOST_NODES = 400  # between x and y, above which no suspect is looked for
 _SHOWN = 3  # nodes named in a sentence
 
@@ -329,3 +340,47 @@ def paths_between(tape: Tape, xs: Sequence[str], y: str, graph: Graph) -> Paths 
     names = dict.fromkeys([*xs, *(n for block in blocks for n in (*block.operands, *block.outputs)), *ends])
     found = Backward(tape, tape.named[y].name, [tape.named[n].name for n in names]).jacobians(Budget())
     return Paths(tape, y, blocks, frozenset(ends), dict(zip(names, found, strict=True)))
+
+
+def likeness(claimed: Array, own: Array, of: str) -> str:
+    """The form of our own gradient that a claim equals, such as "the transpose of d loss / d W"; "" for none.
+
+    Looked for are transposed and flat ones, sums over a batch, and any of them times a number.
+    """
+    if not 1 < claimed.size <= _MOST_ENTRIES or not np.isfinite(claimed).all() or not np.isfinite(own).all():
+        return ""
+    for form, words in _forms(own):
+        if form.shape == claimed.shape and (scale := _scale(claimed, form)) is not None:
+            said = words.format(of)
+            if abs(scale - 1) <= _SAME:
+                return said if form is not own else ""
+            factor = Fraction(scale).limit_denominator(_LARGEST)
+            whole = factor and abs(float(factor) - scale) <= _SAME * abs(scale)
+            return f"{factor if whole else f'{scale:.4g}'} times {said}"
+    return ""
+
+
+def _scale(claimed: Array, form: Array) -> float | None:
+    """The number by which a form has to be multiplied to be the claim; None if none does."""
+    square = float(np.vdot(form, form))
+    if not square:
+        return None
+    scale = float(np.vdot(form, claimed)) / square
+    off = float(np.linalg.norm(claimed - scale * form))
+    return scale if scale and off <= _SAME * float(np.linalg.norm(claimed)) else None
+
+
+def _forms(own: Array) -> Iterator[tuple[Array, str]]:
+    """Our gradient, then its other forms, each with its words."""
+    yield own, "{}"
+    if 1 < own.ndim <= _MOST_AXES:
+        for order in permutations(range(own.ndim)):
+            if order != tuple(range(own.ndim)):
+                yield own.transpose(order), _NAMED.get(order, f"{{}} with its axes in the order {list(order)}")
+    if own.ndim > 1:
+        yield own.reshape(-1), "{}, flat"
+        yield own.reshape(len(own), -1), "{} as a matrix"
+        yield own.sum(0), "{}, summed over its first axis"
+        yield own.sum(0, keepdims=True), "{}, summed over its first axis"
+    yield own.reshape(-1, 1), "{} as a column"
+    yield own.reshape(1, -1), "{} as a row"

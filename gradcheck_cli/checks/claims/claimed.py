@@ -19,7 +19,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.assemble import Pair
-from gradcheck_cli.checks.claims.blame import blame, other_forward
+from gradcheck_cli.checks.claims.blame import blame, likeness, other_forward
 from gradcheck_cli.checks.claims.claim import (
     COTANGENT,
     AskedClaims,
@@ -37,7 +37,6 @@ from gradcheck_cli.checks.claims.claim import (
     seed_name,
     seeds_of,
 )
-from gradcheck_cli.checks.claims.likeness import likeness
 from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.checks.diagnose.suspects import suspect_record
 from gradcheck_cli.checks.estimates import beyond, threads, too_large

@@ -22,8 +22,8 @@ from gradcheck_cli.cli.zoo.jobs import LEVEL
 from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.native.selection import kernels
 from gradcheck_cli.results.record import Check, SpecPlace
+from gradcheck_cli.zoo import Job
 from gradcheck_cli.zoo.child import Desk
-from gradcheck_cli.zoo.job import Job
 from gradcheck_cli.zoo.shelf import FOLDER
 
 _CHECK, _JACOBIANS = 0.75, 0.25  # parts of a child's memory: for the check, and reserved for Jacobians

@@ -25,8 +25,7 @@ from gradcheck_cli.formats import is_spec, read
 from gradcheck_cli.points.test_data import BESIDE
 from gradcheck_cli.results.record import OUTCOMES, Check, ModelInfo
 from gradcheck_cli.settings import OPTIONS
-from gradcheck_cli.zoo import remote
-from gradcheck_cli.zoo.job import Job
+from gradcheck_cli.zoo import Job, remote
 from gradcheck_cli.zoo.parcel import content_of, files_named, folder_of_data, key_of, read_along
 
 LEVEL = "an optimizer's level (identities, folded constants, fused biases)"

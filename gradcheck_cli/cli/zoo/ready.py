@@ -19,8 +19,8 @@ import numpy as np
 
 from gradcheck_cli.checks.forward.runtime import NAME
 from gradcheck_cli.cli.zoo import child_check
+from gradcheck_cli.zoo import MEMORY, Job
 from gradcheck_cli.zoo.child import Desk, Errand
-from gradcheck_cli.zoo.job import MEMORY, Job
 from gradcheck_cli.zoo.processes import remove_folder_at_exit
 
 _NOT_OF_A_CHECK = {

@@ -15,7 +15,7 @@ from gradcheck_cli.errors import shown
 from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.report.text import columns, count, cut, seconds
 from gradcheck_cli.report.zoo_summary import verdict, worst
-from gradcheck_cli.zoo.job import Job, JobListener
+from gradcheck_cli.zoo import Job, JobListener
 from gradcheck_cli.zoo.store import brief
 
 _MOST = 8  # running models that are shown

@@ -34,8 +34,7 @@ from gradcheck_cli.formats.untrusted import sha256_of_text
 from gradcheck_cli.report.text import count
 from gradcheck_cli.results import check_from_json
 from gradcheck_cli.results.record import Check, FirstCheck, Report
-from gradcheck_cli.zoo import engine
-from gradcheck_cli.zoo.job import MEMORY, TIMEOUT, Job, Limits, cores
+from gradcheck_cli.zoo import MEMORY, TIMEOUT, Job, Limits, cores, engine
 from gradcheck_cli.zoo.parcel import expected_seconds, shared_out
 from gradcheck_cli.zoo.remote import reaching
 from gradcheck_cli.zoo.shelf import hide_from_git
