@@ -65,7 +65,7 @@ def _as_wide(x: Array, b: Array | None) -> Array:
 
 def biased(y: Array, b: Array | None, rank: int) -> Array:
     """y `(..., N, M, *space)` plus b `(..., M)`."""
-    if b is None or not b.any():  # that of a tangent is zero
+    if b is None or (b.ndim == 1 and not b.any()):  # beside a tangent of another operand it is zero
         return y
     spread = b.reshape(*b.shape[:-1], 1, b.shape[-1], *(1,) * rank)
     return y + spread

@@ -146,3 +146,12 @@ def test_a_convolution_with_automatic_padding_puts_the_odd_entry_where_the_stand
         swapped = with_rule("Conv", lambda *args, pads, **m: conv_vjp(*args, pads=pads[::-1], **m))
         assert status(tested, "w") == "pass"
         assert status(tested, "w", swapped) == "fail"
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_a_bias_whose_tangents_are_all_zero_is_a_stack_of_them(op: str) -> None:
+    nodes = Node("Sub", ("b", "b"), ("none",)), Node(op, ("image", "filters", "none"), ("y",))
+    types = {"b": TensorType(np.dtype(np.float64), (2,))}
+    constants = {"image": arr(1, 2, 3), "filters": arr(2, 2, 2)}
+    tested = gc.Model(Source(Graph(("b",), ("y",), nodes, constants, types), op, nodes=2), gc.OPS)
+    assert status(tested, "b") == "pass"
