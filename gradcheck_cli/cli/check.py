@@ -160,10 +160,11 @@ def _beside(path: str) -> Iterator[str]:
 @lru_cache(256)
 def _companions(path: str, stamp: tuple[int, ...]) -> list[str]:
     """The files that a model or spec names, which are looked for again where it has changed."""
-    from gradcheck_cli.formats.companions import named_files
+    from gradcheck_cli.formats.companions import named_files, record_beside
 
     own = [path, *_models_of(path)]
-    return own[1:] + [str(Path(each).parent / name) for each in own for name in named_files(Path(each))]
+    named = [str(Path(each).parent / name) for each in own for name in named_files(Path(each))]
+    return own[1:] + named + [str(record_beside(Path(each))) for each in own]
 
 
 def _models_of(spec: str) -> list[str]:

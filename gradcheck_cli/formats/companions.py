@@ -16,7 +16,7 @@ def companion_files(path: Path) -> dict[str, Path]:
 
     Files that a link takes out of the folder are left out: companion files are copied and given away with the model.
     """
-    found = {name: path.parent / name for name in named_files(path)}
+    found = {name: path.parent / name for name in [*named_files(path), record_beside(path).name]}
     try:
         folders = path.parent.resolve(), path.resolve().parent  # in the caches of model hubs a model is a link
         return {
@@ -37,7 +37,7 @@ def named_files(path: Path) -> list[str]:
     """The relative paths of the companion files that a model or spec names, without those that leave its folder."""
     try:
         named = _named_in_spec(path) if is_spec(path) else _external_data(path)
-        return [name for name in dict.fromkeys([*named, record_beside(path).name]) if not leads_out(name)]
+        return [name for name in dict.fromkeys(named) if not leads_out(name)]
     except (GradcheckError, OSError, ValueError, MemoryError):
         return []
 

@@ -68,7 +68,7 @@ _OUTSIDE: Mapping[str, str] = {  # onnxruntime's own operators that are left out
         "nchwc.ReorderOutput nchwc.Upsample",
     "it is defined by a kernel for GPUs alone": "LambOptimizer",
 }  # fmt: skip
-_EMPTY = inspect.Parameter.empty
+_EMPTY, _ANY_NUMBER = inspect.Parameter.empty, inspect.Parameter.VAR_POSITIONAL
 
 
 WEIGHT, STATISTIC, QUANTIZATION = "weight", "statistic", "quantization"
@@ -336,14 +336,16 @@ class Signature:
     def inputs(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """For a node with `count` inputs: the positions of its operands, and those of the inputs that are required."""
         if count not in self._inputs:
-            operands = [p for p in self._parameters if p.kind is not p.KEYWORD_ONLY]
-            most = len(operands) + len(self.static)
-            if operands and count > most and all(p.kind is not p.VAR_POSITIONAL for p in operands):
-                raise ModelError(f"it takes {most} input{'s' * (most != 1)} at most, and {count} are given")
             places = sorted({*range(count + len(self.static) + len(self._parameters))} - {*dict(self.static).values()})
             positions = tuple(i for i in places if i < count)
             self._inputs[count] = positions, tuple(places[number] for number in self._required(len(positions)))
         return self._inputs[count]
+
+    @cached_property
+    def most(self) -> float:
+        """The largest number of inputs of a node."""
+        kinds = [p.kind for p in self._parameters if p.kind is not p.KEYWORD_ONLY]
+        return np.inf if not kinds or _ANY_NUMBER in kinds else len(kinds) + len(self.static)
 
     @cached_property
     def _parameters(self) -> tuple[inspect.Parameter, ...]:
@@ -511,15 +513,14 @@ def bind(
             metadata[keyword] = value.item() if value.ndim == 0 else tuple(value.ravel().tolist())
     for keyword in signature.dtypes:
         _settle_dtype(op, keyword, metadata, cast)
-    for keyword in signature.needed:
-        if keyword not in metadata:
-            raise ModelError(f"{op.name} needs {keyword!r}, which is missing")
-    if signature.supplied:
-        metadata.update((k, supplied[k]) for k in signature.supplied if k in supplied)
+    if missing := [k for k in signature.needed if k not in metadata]:
+        raise ModelError(f"{op.name} needs {missing[0]!r}, which is missing")
+    metadata.update((k, supplied[k]) for k in signature.supplied if k in supplied)
+    if len(inputs) > (n := signature.most):
+        raise ModelError(f"it takes {n} input{'s' * (n != 1)} at most, and {len(inputs)} are given")
     positions, required = signature.inputs(len(inputs))
-    for index in required:
-        if index >= len(inputs) or inputs[index] is None:
-            raise ModelError(f"{op.name} needs its input {index}, which is left out")
+    if absent := [i for i in required if i >= len(inputs) or inputs[i] is None]:
+        raise ModelError(f"{op.name} needs its input {absent[0]}, which is left out")
     operands = inputs if len(positions) == len(inputs) else [inputs[i] for i in positions]
     if op.batching is elementwise and len(operands) > 1:
         require_broadcast(operands)
