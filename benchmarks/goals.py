@@ -95,22 +95,30 @@ def start_up(rows: Rows) -> list[float]:
     return [row["seconds"] for row in rows if row["process"] == "gradcheck tiny.onnx"]
 
 
-def beside(way: str, ours: str) -> tuple[str, Callable[[Rows], list[Any]]]:
-    return "Jacobians", exactly(f"{ours}: times faster", way)
+def beside(way: str, ours: str, title: str = "Jacobians") -> tuple[str, Callable[[Rows], list[Any]]]:
+    return title, exactly(f"{ours}: times faster", way)
 
 
+def _coloured(name: str) -> Callable[[Rows], list[Any]]:
+    return column(name, network="two conv", image="3x64x64", mode="full")
+
+
+_ALONE, _SIZES = "Jacobians, one thread", "Full checks at real sizes"
 _LAYERS = "geometric mean"
 GOALS = (
     Goal("full Jacobian, auto, against torch.autograd.gradcheck", 20, *beside("torch slow", "auto")),
+    Goal("the same, each on one thread", 20, *beside("torch slow", "auto", _ALONE)),
     Goal("full Jacobian, --method richardson, against torch.autograd.gradcheck", 4, *beside("torch slow", "richardson")),
-    Goal("full Jacobian, auto, against JAX, compiled before", 1, *beside("jax", "auto")),
+    Goal("full Jacobian, auto, against JAX, compiled before", 1.5, *beside("jax", "auto")),
+    Goal("the same, each on one thread", 1.5, *beside("jax", "auto", _ALONE)),
     Goal("full Jacobian, auto, against JAX, compiling included", 10, *beside("jax with compiling", "auto")),
     Goal("full Jacobian, auto, against tf.test.compute_gradient", 20, *beside("tensorflow", "auto")),
     Goal("full Jacobian, auto, against numdifftools (numerical side alone)", 1, *beside("numdifftools", "auto")),
-    Goal("directional, against torch's fast mode", 1, *beside("torch fast", "directional")),
-    Goal("whole process, MLP, against a torch script", 6, "Whole processes",
+    Goal("directional, against torch's fast mode", 0.5, *beside("torch fast", "directional")),
+    Goal("the same, each on one thread", 0.5, *beside("torch fast", "directional", _ALONE)),
+    Goal("whole process, MLP, against a torch script", 10, "Whole processes",
          column("times gradcheck's", process="torch")),
-    Goal("a tiny model from start to exit", 0.3, "Whole processes", start_up, least=False, unit=" s"),
+    Goal("a tiny model from start to exit", 0.17, "Whole processes", start_up, least=False, unit=" s"),
     Goal("product kernels, float64 large, against NumPy", 0.95, "Product kernels",
          mean_of("faster than NumPy", "float64 large")),
     Goal("product kernels, float32 large, against NumPy", 0.95, "Product kernels",
@@ -123,7 +131,9 @@ GOALS = (
       for way in ("forward", "by x", "by w")),
     Goal("numerical Jacobian, time in units of the machine's limit", 2, "Numerical Jacobian and the machine's limit",
          column("times the limit"), least=False),
-    Goal("two threads against one", 1.7, "Scaling: threads", column("times faster")),
+    Goal("two threads against one", 1.6, "Scaling: threads", column("times faster")),
+    Goal("full check of two convolutions, 3x64x64", 0.3, _SIZES, _coloured("seconds"), least=False, unit=" s"),
+    Goal("the same, memory", 100, _SIZES, _coloured("of it by the check, MB"), least=False, unit=" MB"),
     Goal("ResNet-50, directional check, in forward runs", 12, "Models",
          column("in forward runs", model="ResNet"), least=False),
     Goal("ResNet-50, forward in float64, against torch", 1, "Models",

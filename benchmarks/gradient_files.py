@@ -1,16 +1,25 @@
 """Gradient files in onnxruntime beside PyTorch's forward and backward pass: layers, by x and all of their weights.
 
 python -m benchmarks.gradient_files
+python -m benchmarks.gradient_files --models FOLDER
+
+With a folder: the files of all models in it, by inputs and by parameters, each held against differences of the model,
+in float64 by our own kernels, where a file is right or wrong, and as onnxruntime rounds it.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
+import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -23,7 +32,17 @@ from benchmarks.libraries import installed
 from benchmarks.one_thread import VARIABLES
 from benchmarks.table import Table, write
 from benchmarks.timing import in_turns, ratio
+from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.points.targets import choose_y
+from gradcheck_cli.settings import Settings
 
+OF_MODELS = ("model", "by", "nodes", "of them added", "seconds", "peak, MB", "model, MB", "file, MB", "reference loads",
+             "sizes", "error in float64", "in onnxruntime", "remarks")  # fmt: skip
+NEAR = {"float64": 1e-4, "onnxruntime": 0.01}  # errors that need no remark
+STEPS = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9)  # of differences: kinks ask for small ones, rounding for large ones
+SIZES = 3  # at which a file is held
+LIMIT = 300  # seconds, for a file to be written
+Feeds: TypeAlias = Mapping[str, NDArray[Any]]
 HEAD = ("layer", "threads", "nodes", "torch, ms", "file, ms", "times torch's", "times its forward run")
 
 
@@ -219,5 +238,189 @@ def _torch(torch: Any, layer: Layer, x: NDArray[Any]) -> Callable[[], Any]:
     return run
 
 
+def of_models(folder: Path) -> Table:
+    """The table of all models in a folder, by inputs and by parameters."""
+    note = "Seconds and peak are those of `gradcheck grad`, start and proof included; errors those of one direction."
+    table = Table("Gradient files of models", OF_MODELS, note=note)
+    with tempfile.TemporaryDirectory() as made:
+        for path in sorted(folder.rglob("*.onnx")):
+            for by in ("inputs", "params"):
+                table.add(*of_model(path, Path(made) / "file.onnx", by))
+                print(table.rows[-1], file=sys.stderr, flush=True)
+    return table
+
+
+def of_model(path: Path, file: Path, by: str) -> tuple[Any, ...]:
+    """The row of one model."""
+    file.unlink(missing_ok=True)
+    said, seconds, most = commanded(path, file, by)
+    if not file.exists():
+        return path.stem, by, *[""] * 2, seconds, most, *[""] * 6, " ".join(said.split())
+    added = int(said.split("nodes, ")[1].split()[0])
+    outputs = [line.split()[1] for line in said.splitlines() if line.startswith("  output ")]
+    notes = " ".join(line.split("note", 1)[1].strip() for line in said.splitlines() if line.startswith("  note "))
+    sizes = [each.stat().st_size / 1e6 for each in (path, file)]
+    given = {"path": str(path), "file": str(file), "outputs": outputs}
+    try:
+        (nodes, reference, *found), _ = alone("benchmarks.gradient_files:held", VARIABLES, **given)
+    except RuntimeError as error:
+        return path.stem, by, "", added, seconds, most, *sizes, *[""] * 4, f"{error} {notes}"
+    return path.stem, by, nodes, added, seconds, most, *sizes, reference, *found[:3], f"{found[3]} {notes}".strip()
+
+
+def commanded(path: Path, file: Path, by: str) -> tuple[str, float, float]:
+    """Words of `gradcheck grad`, its seconds, and its peak of memory in MB."""
+    more = ["--params"] if by == "params" else []
+    options = ["-o", str(file), "--grad-ys", "inputs", "--timeout", str(LIMIT), *more]
+    command = [sys.executable, "-m", "gradcheck_cli", "grad", str(path), *options]
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - start
+        said.seek(0)
+        return said.read(), seconds, usage.ru_maxrss / 1024
+
+
+def held(path: str, file: str, outputs: Sequence[str]) -> tuple[int, str, int, float, float, str]:
+    """Nodes of a file, whether ONNX's reference loads it, sizes at which it was run, its largest errors, and remarks."""
+    session = quiet_session(file)
+    model, own = gradcheck_cli.load(path), gradcheck_cli.load(file)
+    ways: dict[str, Callable[[Feeds], Sequence[Any]]] = {
+        "float64": lambda feeds: gradcheck_cli.run([own[y] for y in outputs], {n: wide(x) for n, x in feeds.items()}),
+        "onnxruntime": lambda feeds: session.run(list(outputs), feeds),
+    }
+    errors: dict[str, list[float]] = {way: [] for way in ways}
+    remarks = []
+    for settings in some_sizes(model):
+        found, apart = errors_at(model, outputs, ways, settings)
+        for way, error in found.items():
+            errors[way].append(error)
+            if not error <= NEAR[way]:
+                remarks.append(f"off by {error:.1e} in {way} at {dict(settings.dims)}, seed {settings.seed}")
+        if found["float64"] > NEAR["float64"] and apart > NEAR["float64"]:
+            remarks.append(f"at a kink there: one-sided differences are {apart:.1e} apart")
+        elif found["onnxruntime"] > NEAR["onnxruntime"]:
+            remarks.append(f"whose own run of the model is off by {forward_error(model, path, settings):.1e} there")
+    reference = "yes" if evaluated(file) else "no" if evaluated(path) else "neither"
+    nodes, sizes = len(onnx.load(file).graph.node), len(errors["float64"])
+    largest = [max(each, default=math.nan) for each in errors.values()]
+    return nodes, reference, sizes, largest[0], largest[1], "; ".join(remarks)
+
+
+def evaluated(path: str) -> bool:
+    """True if ONNX's reference evaluator knows all that is in a file."""
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        ReferenceEvaluator(path)
+    except Exception:  # whatever it raises
+        return False
+    return True
+
+
+def some_sizes(model: gradcheck_cli.Model) -> Iterator[Settings]:
+    """A few sizes at which a model runs; the same one at other values where there are no others."""
+    ys, found = choose_y(model.graph), 0
+    base = model.point(ys, Settings(dtype="model")).dims
+    larger = [{**base, d: n} for by in (1, 3) for d in base for n in (base[d] + by,)]
+    doubled = [{d: 2 * n for d, n in base.items()}, {d: n + 1 for d, n in base.items()}]
+    for dims in (base, *(larger + doubled if base else ()), base, base):
+        settings = Settings(dims=dims, dtype="model", seed=found)
+        try:
+            model.point(ys, settings)
+        except GradcheckError:
+            continue
+        yield settings
+        if (found := found + 1) == SIZES:
+            return
+
+
+def quiet_session(path: str) -> Any:
+    """onnxruntime with a file."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
+
+
+def forward_error(model: gradcheck_cli.Model, path: str, settings: Settings) -> float:
+    """The largest error of the outputs of a model in onnxruntime, relative to the largest entry of each."""
+    ys, session = choose_y(model.graph), quiet_session(path)
+    known = {n: v.value for n, v in model.point(ys, settings).tape.named.items() if n in model.graph.inputs}
+    exact = gradcheck_cli.run([model[y] for y in ys], {n: wide(x) for n, x in known.items()})
+    found = session.run(list(ys), {i.name: known[i.name] for i in session.get_inputs()})
+    both = zip(found, exact, strict=True)
+    return max(float(np.abs(y - e).max(initial=0) / (np.abs(e).max(initial=0) or 1)) for y, e in both)
+
+
+def wide(x: NDArray[Any]) -> NDArray[Any]:
+    """Real numbers in float64."""
+    return np.asarray(x, np.float64) if x.dtype.kind == "f" else x
+
+
+def errors_at(
+    model: gradcheck_cli.Model, outputs: Sequence[str], ways: Mapping[str, Callable[[Feeds], Sequence[Any]]],
+    settings: Settings,
+) -> tuple[dict[str, float], float]:  # fmt: skip
+    """Errors of a derivative of ys, weighted at random, along one direction, for each way to run the file.
+
+    With them comes the distance of the two one-sided differences.  All are
+    relative to the norm of the terms that add up to the derivative, or to the rounding of the difference.
+    """
+    ys, rng = choose_y(model.graph), np.random.default_rng(settings.seed)
+    tape = model.point(ys, settings).tape
+    known = {n: tape.named[n].value for n in (*model.graph.inputs, *model.graph.constants) if n in tape.named}
+    seeds = {y: rng.normal(size=tape.named[y].shape).astype(tape.named[y].dtype) for y in ys}
+    known.update({f"{y}_grad": seed for y, seed in seeds.items()})
+    xs = [n.removesuffix("_grad") for n in outputs]
+    sizes = {x: np.abs(known[x]).max(initial=0) or 1.0 for x in xs}
+    directions = {x: np.asarray(size * rng.normal(size=known[x].shape)) for x, size in sizes.items()}
+    slope, rounding, apart = slope_along(model, known, directions, seeds)
+    read = {*model.graph.free_inputs, *(f"{y}_grad" for y in ys)}
+    feeds = {n: x for n, x in known.items() if n in read}
+    terms = {}
+    for way, run in ways.items():
+        both = zip(run(feeds), directions.values(), strict=True)
+        terms[way] = np.concatenate([(np.asarray(g, np.float64) * direction).ravel() for g, direction in both])
+    size = max(rounding, 1e-300, *(float(np.linalg.norm(each)) for each in terms.values()))
+    return {way: abs(each.sum() - slope) / size for way, each in terms.items()}, apart / size
+
+
+def slope_along(
+    model: gradcheck_cli.Model, known: Feeds, directions: Feeds, seeds: Feeds
+) -> tuple[float, float, float]:
+    """The slope of the weighted sum of ys by the step at which both of its sides agree best.
+
+    With it come its rounding and the distance of the two sides.
+    """
+    names = [*model.graph.free_inputs, *(x for x in directions if x not in model.graph.free_inputs)]
+    start = {n: wide(known[n]) if n in directions else known[n] for n in names}
+
+    def total(step: float) -> tuple[float, float]:
+        moved = {**start, **{x: start[x] + step * way for x, way in directions.items()}}
+        found = gradcheck_cli.run([model[y] for y in seeds], moved)
+        terms = [np.asarray(seed, np.float64) * y for seed, y in zip(seeds.values(), found, strict=True)]
+        return sum(float(t.sum()) for t in terms), sum(float(np.abs(t).sum()) for t in terms)
+
+    here, size = total(0.0)
+    estimates = []
+    for step in STEPS:
+        above, below = total(step)[0], total(-step)[0]
+        rounding, apart = np.finfo(np.float64).eps * size / step, abs(above - 2 * here + below) / step
+        estimates.append((apart + rounding, (above - below) / (2 * step), rounding, apart))
+    return min(estimates)[1:]
+
+
+def main() -> None:
+    """Prints a table, and keeps it."""
+    parser = argparse.ArgumentParser("python -m benchmarks.gradient_files", description=__doc__.split("\n")[0])
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="hold the files of all models in it")
+    folder = parser.parse_args().models
+    write(*(tables() if folder is None else [of_models(folder)]))
+
+
 if __name__ == "__main__":
-    write(*tables())
+    main()

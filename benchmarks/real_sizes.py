@@ -13,20 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import gradcheck_cli
-from benchmarks.alone import alone
-from benchmarks.networks import Network, basic, mobilenet, resnet, unet
+from benchmarks.alone import alone, peak
+from benchmarks.networks import Network, basic, mobilenet, resnet, two_convolutions, unet
 from benchmarks.table import Table, write
 from gradcheck_cli.errors import GradcheckError, LimitError
 
 SIDES, MODES = (64, 128), ("full", "nodes")
-TIMEOUT = 600.0  # seconds, of one check
-HEAD = ("network", "image", "mode", "entries", "seconds", "peak, MB", "status", "compared, or why not")
+TIMEOUT = 1800.0  # seconds, of one check
+HEAD = (
+    "network", "image", "mode", "entries", "seconds", "peak, MB", "of it by the check, MB", "status",
+    "compared, or why not",
+)  # fmt: skip
 
 
 def networks(side: int) -> list[Network]:
     """The networks for one image so wide and high, the least work first."""
     x = (1, 3, side, side)
     return [
+        Network("two convolutions of 3x3", x, x, two_convolutions),
         Network("MobileNetV3-small", x, (1, 10), mobilenet(classes=10)),
         Network("ResNet-18", x, (1, 10), resnet((2, 2, 2, 2), classes=10, block=basic)),
         Network("U-Net, 16 to 128 channels", x, (1, 1, side, side), unet()),
@@ -47,24 +51,29 @@ def tables(quick: bool = False) -> Iterator[Table]:
 
 
 def measured(path: Path, mode: str) -> tuple[Any, ...]:
-    """Seconds, the peak of memory, the status, and what was compared; in a process of its own."""
+    """Seconds, the peak of memory and how far it grew, the status, what was compared; in a process of its own."""
     try:
-        (seconds, *outcome), most = alone("benchmarks.real_sizes:check_file", path=str(path), mode=mode)
+        (seconds, before, *outcome), most = alone("benchmarks.real_sizes:check_file", path=str(path), mode=mode)
     except RuntimeError as error:  # the system stopped it, say
-        return "", "", "error", str(error)
-    return seconds, most, *outcome
+        return "", "", "", "error", str(error)
+    return seconds, most, most - before, *outcome
 
 
-def check_file(path: str, mode: str, timeout: float = TIMEOUT) -> tuple[float, str, str]:
-    """Seconds of a check of a file, its status, and what was compared or why it could not be."""
-    model, start = gradcheck_cli.load(path), time.perf_counter()
+def check_file(path: str, mode: str, timeout: float = TIMEOUT) -> tuple[float, float, str, str]:
+    """Seconds of a check of a file, the peak of memory before, its status, what was compared or why it could not be."""
+    model, before, start = gradcheck_cli.load(path), peak(), time.perf_counter()
     try:
         [found] = gradcheck_cli.check(model, "x", mode=mode, timeout=timeout).checks
     except GradcheckError as error:  # before it begins where the memory limit does not allow it
-        return time.perf_counter() - start, "limit" if isinstance(error, LimitError) else "refused", str(error)
+        return time.perf_counter() - start, before, "limit" if isinstance(error, LimitError) else "refused", str(error)
     what, counts = ("nodes", found.nodes) if mode == "nodes" else ("entries", found.entries)
     compared = f"{counts.get('checked', 0):,} of {counts.get('total', 0):,} {what}"
-    return time.perf_counter() - start, found.status, " ".join(filter(None, (compared, found.code, found.message)))
+    return (
+        time.perf_counter() - start,
+        before,
+        found.status,
+        " ".join(filter(None, (compared, found.code, found.message))),
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from benchmarks.table import Table
 
 SUITES = (
     "kernels", "convolutions", "jacobians", "one_thread", "limit", "processes", "models", "real_sizes", "scaling", "zoo",
-    "gradient_files",
+    "records", "gradient_files",
 )  # fmt: skip
 
 
