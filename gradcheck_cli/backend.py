@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from gradcheck_cli.autodiff.trace import result, trace
-from gradcheck_cli.errors import GradcheckError, UsageError
+from gradcheck_cli.errors import GradcheckError, UsageError, counted
 from gradcheck_cli.formats.onnx.opset import NEWEST
 from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.formats.onnx.tensors import value_info
@@ -50,7 +50,9 @@ class Rep(BackendRep):
             values = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
             names = graph.free_inputs if len(values) <= len(graph.free_inputs) else graph.inputs
             if len(values) > len(names):
-                raise UsageError(f"{len(values)} inputs are given; the model takes {len(names)}.")
+                raise UsageError(
+                    f"{counted(len(values), 'input is', 'inputs are')} given; the model takes {len(names)}."
+                )
             pairs = list(zip(names, values, strict=False))
         kinds = {name: graph.types.get(name, TensorType()).kind for name, _ in pairs}
         return {name: value for name, value in pairs if value is not None or kinds[name] == "optional"}

@@ -25,6 +25,7 @@ DOCUMENTATION = "https://gradcheck-cli.readthedocs.io/en/latest/"  # the address
 _ODD = "\0-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufff9-\ufffb"
 _LINK = rf"\]8;;(?:{re.escape(DOCUMENTATION)}[\w/]*)?\x1b\\"  # to the documentation, or the end of it
 _MOVING, _MOVING_OR_COLOR = re.compile(f"\x1b(?!\\[\\d+m|{_LINK}|\\\\)|[{_ODD}]"), re.compile(f"[\x1b{_ODD}]")
+_IES, _ES = re.compile(r"[^aeiou]y$"), ("s", "x", "ch", "sh")  # entries, branches
 _COMMAND = re.compile(r"^(\s*):(?=:)|##(?=\[)", re.MULTILINE)
 
 
@@ -178,7 +179,21 @@ def clean(text: str) -> str:
 
 def still(text: str, *, color: bool = False) -> str:
     """A text with escapes for all characters that do not stay in their place, other than line breaks, and colors."""
+    if text.isascii() and text.replace("\n", "").isprintable():  # most are: ten times as fast as to look for the others
+        return text
     return (_MOVING if color else _MOVING_OR_COLOR).sub(lambda found: shown(found[0]), text)
+
+
+def counted(number: float, one: str, many: str = "") -> str:
+    """A number and what it counts: 1 entry, 2 entries."""
+    return f"{number} {plural(number, one, many)}"
+
+
+def plural(number: float, one: str, many: str = "") -> str:
+    """The word for a number of things: entry for one, entries for any other number."""
+    if number == 1:
+        return one
+    return many or (one[:-1] + "ies" if _IES.search(one) else one + ("es" if one.endswith(_ES) else "s"))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

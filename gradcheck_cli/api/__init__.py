@@ -248,14 +248,14 @@ def save(
             (`load(..., dims=...)` fixes it); a file that would not compute what the model does at other sizes and values,
             or that onnxruntime, where it is installed, refuses although it runs the model.
     """
-    from gradcheck_cli.checks.forward.runtime import answers, installed
+    from gradcheck_cli.checks.forward.runtime import runs
     from gradcheck_cli.export.derivatives import export
 
     if not isinstance(model, Model):
         raise UsageError(f"model is {call_options.described(model)}, not what load() gives.")
     names = arguments.names(model, outputs, "outputs") or model.graph.outputs
     fed = arguments.feeds(model, feeds, "feeds")
-    export(model, call_options.path(path, "path"), names, fed, runtime=answers if installed() else None)
+    export(model, call_options.path(path, "path"), names, fed, runtime=runs())
     LOG.debug("%s: written, outputs %s", shown(os.fspath(path)), ", ".join(map(shown, names)))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gradcheck_cli.autodiff.backward import add_n
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.errors import NoGradientError, UsageError
+from gradcheck_cli.errors import NoGradientError, UsageError, counted
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.model import Model, Tensor, arguments, call_options
@@ -122,7 +122,9 @@ def _as_given(model: Model, ys: Sequence[Tensor], grad_ys: Any) -> list[str | Ar
     """Initial gradients by name or as numbers, one for each y."""
     given = [None] * len(ys) if grad_ys is None else list(grad_ys) if isinstance(grad_ys, list | tuple) else [grad_ys]
     if len(given) != len(ys):
-        raise UsageError(f"grad_ys has {len(given)} entries, ys has {len(ys)}: both must have the same length.")
+        raise UsageError(
+            f"grad_ys has {counted(len(given), 'entry')}, ys has {len(ys)}: both must have the same length."
+        )
     return [None if g is None else arguments.name_of(model, g, f"grad_ys[{i}]") if isinstance(g, Tensor)
             else arguments.numbers(g, f"grad_ys[{i}]") for i, g in enumerate(given)]  # fmt: skip
 

@@ -20,7 +20,7 @@ from typing import Any
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.autodiff.trace import GraphFunction
-from gradcheck_cli.errors import SpecError, UsageError
+from gradcheck_cli.errors import SpecError, UsageError, counted
 from gradcheck_cli.formats.source import OperatorBody, Source
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.op import Along, Interval, Op, Ops, deciding
@@ -91,7 +91,7 @@ def custom_op(body: OperatorBody) -> Op:
     def forward(*operands: Var | None) -> tuple[Var, ...]:
         given = [x for x in operands if x is not None]
         if len(given) != len(body.forward.inputs):
-            raise SpecError(f"{body.name} takes {len(body.forward.inputs)} inputs, not {len(given)}")
+            raise SpecError(f"{body.name} takes {counted(len(body.forward.inputs), 'input')}, not {len(given)}")
         return GraphFunction(given[0].tape, body.forward, {}, f"forward of {body.name}")(*given)
 
     return Op(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from gradcheck_cli.autodiff.tape import Tape, Where, quietly
-from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError
+from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError, counted
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.graph.containers import CONTAINERS, mapped, placed, typed
 from gradcheck_cli.op import Ops
@@ -108,7 +108,7 @@ def run_node(tape: Tape, node: Node, scope: dict[str, Any], outputs: Sequence[st
     with tape.within(place=tape.place.named(node, label)):
         made = tape.emit(node.op, inputs, attrs, domain=node.domain, n_outputs=count, outputs=outputs, name=label)
     if len(made) < len([n for n in node.outputs if n]):
-        raise ModelError(f"{where()} has {len(made)} outputs, not {count}")
+        raise ModelError(f"{where()} has {counted(len(made), 'output')}, not {count}")
     scope.update((n, v) for n, v in zip(node.outputs, made, strict=False) if n)
 
 

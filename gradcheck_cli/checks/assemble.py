@@ -19,7 +19,7 @@ import numpy as np
 
 from gradcheck_cli.checks.diagnose.laws import NONDETERMINISTIC, Broken
 from gradcheck_cli.compare.counts import Counts, PairResult, gradient_figures
-from gradcheck_cli.errors import VERSION, GradcheckError, PointError, SpecError, UnsupportedError
+from gradcheck_cli.errors import VERSION, GradcheckError, PointError, SpecError, UnsupportedError, counted
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Node, is_inexact
 from gradcheck_cli.native.selection import info
@@ -242,7 +242,7 @@ def _beside(points: Sequence[Counts], fields: Mapping[str, Any], max_inconclusiv
         open_ = [replace(t, extra=False) for t in points if t.tied]
         status, code = verdict(open_, max_inconclusive) if open_ else ("pass", "")
         left = _counts(open_)["inconclusive"]
-        message = f"{left} of {_counts(open_)['checked']} entries at ties cannot be judged"
+        message = f"{left} of {counted(_counts(open_)['checked'], 'entry')} at ties cannot be judged"
         known = status != "inconclusive" or fields["status"] != "pass"
         return {} if known else {"status": status, "code": code, "message": message}
     if all(t.unfit == t.count(Status.FAIL) for t in failed):

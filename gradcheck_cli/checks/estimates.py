@@ -25,6 +25,7 @@ from gradcheck_cli.graph.memory import generous, most, owned, spell
 from gradcheck_cli.jacobian.cost import HELD, OPERATIONS, Cost, duration, partial_work
 from gradcheck_cli.jacobian.directions import DOT_TESTS, PROJECTIONS, directions_within, reals
 from gradcheck_cli.points.point import Point
+from gradcheck_cli.settings import Settings
 
 FREE = 256 << 20  # bytes that any machine has: a check that takes less is never refused
 _LINEAR, _OTHER = 1.5, 4.0  # bytes of a backward pass per byte of a step's result: linear operators, and others
@@ -32,6 +33,7 @@ _AT_MOST = 32.0  # bound of the memory per thread, in units of the tape
 _RUN = 2.5  # memory of a run in units of its chunk: temporaries of kernels, and what malloc keeps per thread
 _ENDS, _EACH = 4.0, 2.0  # copies of x and y that any mode makes, and more of them for each direction
 _ALONG = {"directional": PROJECTIONS, "nodes": 4}  # directions, or dot tests, per comparison
+OF_A_PART = 0.25  # of the memory limit: both Jacobians of a part, where parts are compared one by one
 
 
 class Forecast(Struct, frozen=True):
@@ -76,12 +78,32 @@ def threads(problem: Problem, x: str, mode: str) -> int:
     return next((jobs for jobs in each if needed(problem, x, mode, jobs) <= limit), 0)
 
 
-def too_large(cost: Cost, problem: Problem, x: str) -> UsageError:
-    """The error for a full check whose Jacobians do not fit the memory limit: the limit that would do, and other modes."""
+def undivided(settings: Settings) -> str:
+    """The option of a check that cannot be split into parts; "" where it can."""
+    return next((name for said, name in (
+        (settings.second_order, "--second-order"),
+        (settings.compat is not None, "--compat"),
+        (settings.forward == "onnxruntime", "--forward onnxruntime"),
+    ) if said), "")  # fmt: skip
+
+
+def at_once(problem: Problem, x: str) -> float:
+    """Bytes of a full comparison with both Jacobians whole: that entries are zero is found only where there is memory."""
+    return problem.weights + working(problem, x, "full", 1) + problem.cost(x, compressed=False).memory
+
+
+def in_parts(problem: Problem, x: str, xs: Sequence[str]) -> float:
+    """Bytes of a full comparison by x in parts, beside the whole theoretical Jacobians by all `xs` at all points."""
+    rows = sum(reals(problem.value(name)) for name in xs)
+    kept = 8.0 * rows * reals(problem.value(problem.y)) * problem.settings.points
+    return (problem.weights + working(problem, x, "full", 1) + kept) / (1 - OF_A_PART)
+
+
+def too_large(cost: Cost, problem: Problem, x: str, size: float) -> UsageError:
+    """The error for a full check that does not fit the memory limit: the limit that allows its `size`, and other modes."""
     number = f"{cost.entries:.1e}".replace("e+0", "e").replace("e+", "e") if cost.entries >= 1e6 else str(cost.entries)
     of, by = (f"{name!r} [{','.join(map(str, problem.value(name).shape))}]" for name in (problem.y, x))
-    whole = problem.cost(x, compressed=False).memory  # that entries are zero is found only where there is memory for it
-    size, here = problem.weights + working(problem, x, "full", 1) + whole, most()
+    here = most()
     much = f", where this machine has {spell(here)}" if size > here else ""
     return UsageError(
         f"the full Jacobian of {of} by {by} has {number} entries ({spell(8.0 * cost.entries)}, about "

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from gradcheck_cli.checks.assemble import Pair
-from gradcheck_cli.checks.estimates import beyond, threads, too_large
+from gradcheck_cli.checks.estimates import at_once, beyond, in_parts, threads, too_large, undivided
 from gradcheck_cli.checks.problem import Problem, is_floating
 from gradcheck_cli.compare.pair import PairJob, PairResult
 from gradcheck_cli.engine.chunks import Budget
@@ -62,7 +62,7 @@ def plan(pairs: Sequence[Pair], problems: Mapping[str, Problem], settings: Setti
     for pair, cost in sorted(costs, key=lambda entry: entry[1].work):
         fits = cost.memory <= problems[pair.y].budget.memory
         if settings.mode == "full" and not fits:
-            raise too_large(cost, problems[pair.y], pair.x)
+            raise too_large(cost, problems[pair.y], pair.x, _least(pair, pairs, problems[pair.y]))
         left -= cost.work
         if settings.mode == "full":
             _fit(pair, problems[pair.y], ("full",))
@@ -71,6 +71,21 @@ def plan(pairs: Sequence[Pair], problems: Mapping[str, Problem], settings: Setti
         full = fits and (left >= 0 or pair.y in shorter)
         pair.chosen = "" if full else _why(cost, fits, settings)
         _fit(pair, problems[pair.y], LADDER if full else LADDER[1:])
+
+
+def divided(pairs: Sequence[Pair], problems: Mapping[str, Problem], settings: Settings) -> bool:
+    """True if Jacobians do not fit the memory limit at once, as --mode full wants them, but do in parts."""
+    if settings.mode != "full" or undivided(settings):
+        return False
+    limits = [(pair, problems[pair.y], problems[pair.y].budget.memory) for pair in pairs]
+    large = any(problem.cost(pair.x).memory > limit for pair, problem, limit in limits)
+    return large and all(_least(pair, pairs, problem) <= limit for pair, problem, limit in limits)
+
+
+def _least(pair: Pair, pairs: Sequence[Pair], problem: Problem) -> float:
+    """Bytes of a full comparison of a pair, in parts where these take less."""
+    whole, xs = at_once(problem, pair.x), [each.x for each in pairs if each.y == pair.y]
+    return whole if undivided(problem.settings) else min(whole, in_parts(problem, pair.x, xs))
 
 
 def _shorter_in_full(costs: Sequence[tuple[Pair, Cost]], problems: Mapping[str, Problem]) -> set[str]:

@@ -30,6 +30,7 @@ from gradcheck_cli.checks.modes import (
     PARTIAL,
     Partial,
     blameless,
+    divided,
     fitting,
     lesser,
     plan,
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
     from gradcheck_cli.checks.claims.recorded import Parity
     from gradcheck_cli.checks.estimates import Forecast
     from gradcheck_cli.checks.half_precision import Precisions
-    from gradcheck_cli.checks.parts import Elsewhere, Part, Shares
+    from gradcheck_cli.checks.parts import Elsewhere, Part, Shares, Theories
     from gradcheck_cli.checks.second_order import SecondOrder
     from gradcheck_cli.engine.program import Program
 
@@ -131,8 +132,8 @@ class Procedure:
     """One check of one model, or of one `part` of the rows of each Jacobian.
 
     `see` is shown each point before anything is compared there.  With `elsewhere` all entries are compared in parts, by
-    whoever that asks.  Raises GradcheckError for what concerns the model or the request as a whole; what stops a single
-    pair is in its record.
+    whoever that asks; `kept` are Jacobians that parts share.  Raises GradcheckError for what concerns all of the model or
+    the request; what stops a single pair is in its record.
     """
 
     @_working()
@@ -146,6 +147,7 @@ class Procedure:
         see: Callable[[int, Point], None] | None = None,
         part: Part | None = None,
         elsewhere: Elsewhere | None = None,
+        kept: Theories | None = None,
     ) -> None:
         if part is not None or elsewhere is not None:
             from gradcheck_cli.checks.parts import Part, require_whole  # where a cluster compares
@@ -153,6 +155,7 @@ class Procedure:
             part = part or Part()  # without rows: all are compared elsewhere
             require_whole(settings)
         self.anew = partial(Procedure, ops=ops, listen=listen)  # of another model, or by other settings
+        self.given, self.kept = (source, settings), kept
         idle = settings.straight_through and not rounds(source, settings, ops)
         source, ops = through(source, settings, ops)
         self.remarks = (*unused_operators(source, OPS), *([NOTHING_ROUNDS] if idle else []))
@@ -354,18 +357,23 @@ class Procedure:
 
     def _plan(self, pairs: Sequence[Pair], problems: Mapping[str, Problem]) -> None:
         """Chooses the mode of each pair, and tells the listener how long each will take."""
+        first = self.part is None and len(self.fed) == 1 and not self.claims
+        if split := first and divided(pairs, problems, self.settings):
+            from gradcheck_cli.checks.parts import Part, in_turn
+
+            self.part, self.elsewhere = Part(), in_turn(self, *self.given)
         if self.part is None:
             plan(pairs, problems, self.settings)
-            if self.listen is not None:
-                self.listen.expect(forecasts(pairs, problems))
-            return
-        for pair in pairs:  # a part is always compared in full, and takes as much memory as mode nodes does
+        # A part is always compared in full, and takes as much memory as mode nodes does.
+        for pair in () if self.part is None else pairs:
             problem = problems[pair.y]
             if threads(problem, pair.x, "nodes"):
                 entries = reals(problem.value(pair.x)) * reals(problem.value(pair.y))
                 pair.mode, self.memory = "full", max(self.memory, HELD * entries)
             else:
                 pair.error = beyond(problem, pair.x, "nodes")
+        if self.listen is not None and (split or self.part is None):
+            self.listen.expect(forecasts(pairs, problems))
 
     def compare_all(self, pairs: Sequence[Pair], problems: Mapping[str, Problem], index: int) -> None:
         """Compares all pairs at one point; those of one y share the time of their common backward pass.
@@ -429,20 +437,20 @@ class Procedure:
             mode = AsTensorflow(problem.tape, [(p.x, p.y) for p in pairs])
         else:
             structures = [problem.structure(pair.x) for pair in pairs]
-            theories = self._theories(backward, structures, rows, self.budget(first))
+            theories = self._theories(backward, structures, rows, self.budget(first), index)
             mode = Full(theories, structures, rows)
         anew = None if first.gradient_of else self.checkups.descended(first.y)
         laws = Laws(backward, theories, self.settings.seed, quiet, anew, rows)
         yield Together(problem, pairs, index, backward, mode, laws, theories, rows)
 
     def _theories(
-        self, backward: Backward, structures: Sequence[Structure], rows: Sequence[range] | None, budget: Budget
+        self, backward: Backward, structures: Sequence[Structure], rows: Sequence[range] | None, budget: Budget, at: int
     ) -> list[Theory]:
         """Theoretical Jacobians of all xs for a full comparison; their rounding errors are measured together."""
         if rows is not None:
             from gradcheck_cli.checks.parts import row_theories
 
-            return row_theories(backward, rows, budget)
+            return row_theories(backward, rows, budget, at, self.kept)
         columns = Columns(backward, structures, budget)
         return [Theory(each, partial(lambda at: columns.spreads[at], at), backward=backward, cells=columns.cells[at])
                 for at, each in enumerate(columns.values)]  # fmt: skip

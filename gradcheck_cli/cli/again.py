@@ -17,8 +17,8 @@ from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.resolve import resolve
 from gradcheck_cli.cli.run import Run
 from gradcheck_cli.cli.tasks import Task
+from gradcheck_cli.errors import counted
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.report.text import count
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import OPTIONS, Settings
 from gradcheck_cli.zoo.bundle import Bundle, load
@@ -101,7 +101,7 @@ def _compared(saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any
     changed = [r for r in was if any(by_id[str(r.get("id"))][name] != r.get(name) for name in _SAME) or
                not _begins(by_id[str(r.get("id"))]["worst"], r.get("worst"))]  # fmt: skip
     if changed:
-        return f"the same outcome as when it was saved, with other numbers in {count(len(changed), 'check')}"
+        return f"the same outcome as when it was saved, with other numbers in {counted(len(changed), 'check')}"
     return "the same as when it was saved, to the last bit"
 
 

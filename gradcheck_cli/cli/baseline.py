@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from gradcheck_cli.errors import UsageError
-from gradcheck_cli.report.text import count
+from gradcheck_cli.errors import UsageError, counted
 from gradcheck_cli.results.record import OUTCOMES, Check, Waiver
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class Baseline:
     def notes(self) -> Iterator[str]:
         """Remarks on the baseline once all is checked."""
         if self.repaired:
-            yield f"{self.path}: {count(len(self.repaired), 'check')} of it passed: write it anew with --report"
+            yield f"{self.path}: {counted(len(self.repaired), 'check')} of it passed: write it anew with --report"
         if self.known and not self.met:
             yield f"{self.path} knows none of these checks: were their models named from another folder?"
 

@@ -30,7 +30,7 @@ from gradcheck_cli.zoo.shelf import adopted, bundle_name, clear, discarded, drop
 if TYPE_CHECKING:
     from gradcheck_cli.points.point import Point
 
-_SAVED_STATUS = ("fail", "inconclusive", "limit")
+_SAVED_STATUS = ("fail", "severed", "inconclusive", "limit")
 _SAVED_EXIT = (6, 70)  # of errors that end a check: limits and bugs
 
 
@@ -130,7 +130,11 @@ class Keeper:
 
     def ended(self, checks: tuple[Check, ...]) -> tuple[Check, ...]:
         """The records with the path of their bundle, where one of them is worth it."""
-        kept = [c for c in checks if c.status in _SAVED_STATUS or c.exit_code in _SAVED_EXIT or c.forward_differs]
+        kept = [
+            c
+            for c in checks
+            if (c.status in _SAVED_STATUS and not c.passes) or c.exit_code in _SAVED_EXIT or c.forward_differs
+        ]
         path = self.save([c.as_json() for c in checks]) if kept else None
         return tuple(replace(c, bundle=str(path)) if path and c in kept else c for c in checks)
 

@@ -21,6 +21,7 @@ import rich_click as click
 
 from gradcheck_cli.cli import interrupts, keeping
 from gradcheck_cli.cli.options import MODELS, SETTINGS, TYPED, TypedCommand, given_in, options_of
+from gradcheck_cli.errors import counted
 
 _WATCHED = "_GRADCHECK_WATCHED"  # set for the processes of --watch
 _PACE, _SETTLED, _PATIENCE = 0.3, 0.15, 10.0  # seconds: between two looks; without a change; for a check to end
@@ -67,7 +68,7 @@ def _watch(look: Callable[[], _Stamps], typed: Sequence[str]) -> int:
             code = _checked(typed)
             if code == 130:
                 return code
-            _say(f"watching {len(seen)} files; Ctrl-C ends")
+            _say(f"watching {counted(len(seen), 'file')}; Ctrl-C ends")
             changed = _differing(seen, _next(look, seen))
     except KeyboardInterrupt:
         interrupts.heard()

@@ -18,7 +18,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from gradcheck_cli.cli.options import PREFIX, SETTINGS, TypedCommand, given_in, options_of
-from gradcheck_cli.errors import Diagnostic, SpecError, UsageError, did_you_mean, shown
+from gradcheck_cli.errors import Diagnostic, SpecError, UsageError, counted, did_you_mean, shown
 from gradcheck_cli.formats.untrusted import content, inside
 from gradcheck_cli.results.record import words_for
 from gradcheck_cli.settings import OPTIONS, Option, options_at, parts, setting_of
@@ -429,11 +429,13 @@ def _spelt(option: Option, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if hasattr(value, "tolist"):
-        return str(value.tolist()) if value.size < _FEW else f"{value.size} values"
+        return str(value.tolist()) if value.size < _FEW else counted(value.size, "value")
     if option.kind == "gates":
         return ",".join(words_for(value))
     if isinstance(value, tuple | list) and option.kind not in _BY_NAME:
         return ", ".join(map(str, value))
     if isinstance(value, tuple | list):
         return ",".join(map(str, value))
-    return f"{value:g} s" if option.kind == "seconds" else f"{value} bytes" if option.kind == "bytes" else str(value)
+    return (
+        f"{value:g} s" if option.kind == "seconds" else counted(value, "byte") if option.kind == "bytes" else str(value)
+    )

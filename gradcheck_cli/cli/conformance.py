@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradcheck_cli.cli.options import TEXT_OR_JSON, OutputPath
-from gradcheck_cli.errors import shown
+from gradcheck_cli.errors import counted, shown
 
 if TYPE_CHECKING:
     from gradcheck_cli.reference.scores import Score, Scored
@@ -43,6 +43,7 @@ def write(folder: Path, only: tuple[str, ...], verbose: bool) -> int:
 
     The same cases come out each time; a few minutes and some 30 MB for all.
     """
+    from gradcheck_cli.cli.output import fitted
     from gradcheck_cli.reference import scores as scores_of
 
     reasons: Counter[str] = Counter()
@@ -53,10 +54,10 @@ def write(folder: Path, only: tuple[str, ...], verbose: bool) -> int:
             click.echo(f"{shown(name)}: {shown(dropped)}", err=True)
 
     count = scores_of.write(folder, told, only)
-    click.echo(f"{count} cases in {shown(str(folder))}")
+    click.echo(f"{counted(count, 'case')} in {shown(str(folder))}")
     for reason, number in reasons.most_common():
         if reason:
-            click.echo(f"{number} models make none: {reason}")
+            click.echo(fitted([f"{counted(number, 'model makes none', 'models make none')}: {reason}"]))
     return 0 if count else 7
 
 

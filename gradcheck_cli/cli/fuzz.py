@@ -16,7 +16,7 @@ import rich_click as click
 from gradcheck_cli.cli import interrupts
 from gradcheck_cli.cli.options import DURATION, TEXT_OR_JSON
 from gradcheck_cli.cli.reproduce import quoted
-from gradcheck_cli.errors import shown
+from gradcheck_cli.errors import counted, shown
 
 if TYPE_CHECKING:
     from gradcheck_cli.reference.fuzzing import FuzzJob, FuzzResult, ShrunkFault
@@ -67,7 +67,9 @@ def command(
     if output_format == "json":
         click.echo(_as_json(found, saved, taken, code))
     else:
-        click.echo("\n".join(_text(found, saved, taken)))
+        from gradcheck_cli.cli.output import fitted
+
+        click.echo(fitted(_text(found, saved, taken)))
     return code
 
 
@@ -86,7 +88,7 @@ def _ran(found: FuzzResult, numbers: Any, jobs: int, until: float) -> bool:
             found.take(answer)
             if on_terminal and time.monotonic() > shown_at + _EVERY:
                 shown_at = time.monotonic()
-                sys.stderr.write(f"\r{found.cases} cases, {len(found.faults)} faults")
+                sys.stderr.write(f"\r{counted(found.cases, 'case')}, {counted(len(found.faults), 'fault')}")
                 sys.stderr.flush()
     except KeyboardInterrupt:
         interrupts.heard(last=False)
@@ -173,18 +175,18 @@ def _text(found: FuzzResult, saved: Sequence[tuple[ShrunkFault, int, Path | None
     """The counts, then each fault with its smallest model."""
     from gradcheck_cli.errors import clean
     from gradcheck_cli.reference.fuzzing import STATUSES
-    from gradcheck_cli.report.text import count, seconds
+    from gradcheck_cli.report.text import seconds
 
     for status, meaning in STATUSES.items():
         if number := found.counts.get(status):
             yield f"{number:7}  {status:8} {meaning}"
     for fault, times, folder in saved:
         ways = f" ({', '.join(fault.ways)})" if fault.ways else ""
-        yield f"\n{fault.status}  {', '.join(fault.operators)}{ways}: {count(times, 'case')}, first {fault.number}"
+        yield f"\n{fault.status}  {', '.join(fault.operators)}{ways}: {counted(times, 'case')}, first {fault.number}"
         yield f"  {clean(fault.message)}"
         if folder is not None:
             yield f"  {shown(str(folder) if found.job.engine else f'gradcheck reproduce {quoted(str(folder))}')}"
     if found.job.engine and saved:
         yield f"\nto run them again: {shown(_command(found.job, saved))}"
-    total = f"{count(found.cases, 'case')}, {count(len(saved), 'fault')}, seed {found.job.seed}"
+    total = f"{counted(found.cases, 'case')}, {counted(len(saved), 'fault')}, seed {found.job.seed}"
     yield f"\n{total}, {found.cases / max(taken, 1e-9):.0f} a second in {seconds(taken)}"

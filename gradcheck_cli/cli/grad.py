@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from gradcheck_cli.cli.options import SETTINGS, OneOf, Text, TypedCommand, completing, options_of
+from gradcheck_cli.errors import counted
 from gradcheck_cli.settings import Idle
 
 if TYPE_CHECKING:
@@ -77,10 +78,11 @@ def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> 
         raise click.UsageError("--jvp and --hvp are two files: write one after the other.", ctx)
     from gradcheck_cli.checks.forward.runtime import WORKER
     from gradcheck_cli.cli.limits import within
+    from gradcheck_cli.cli.output import fitted
     from gradcheck_cli.errors import clean
 
     WORKER.warm()  # it gets ready while what follows is imported
-    sys.stdout.write(clean("\n".join(within(options, partial(_made, ctx, models, output, options), models)) + "\n"))
+    sys.stdout.write(clean(fitted(within(options, partial(_made, ctx, models, output, options), models)) + "\n"))
     return 0
 
 
@@ -157,7 +159,7 @@ def _written(
     """Adds what was asked for, and writes the file."""
     from pathlib import Path
 
-    from gradcheck_cli.checks.forward.runtime import answers, installed
+    from gradcheck_cli.checks.forward.runtime import runs
     from gradcheck_cli.cli.resolve import resolve
     from gradcheck_cli.errors import UsageError
     from gradcheck_cli.export.derivatives import export, require_other_file
@@ -169,8 +171,7 @@ def _written(
     if not added.results:
         raise UsageError(f"nothing depends on {', '.join(added.missing)} here; --unconnected zero writes zeros.")
     outputs = dict.fromkeys([*model.graph.outputs, *added.results.values()])
-    runtime = answers if installed() else None
-    written = export(model, output, tuple(outputs), feeds, weights, per_sample=options["per_sample"], runtime=runtime)
+    written = export(model, output, tuple(outputs), feeds, weights, per_sample=options["per_sample"], runtime=runs())
     return added, written
 
 
@@ -254,7 +255,8 @@ def _said(model: Model, output: str, added: Derivatives, written: Written) -> It
     """The sentence that tells which file was written, and how to run it."""
     graph = written.graph
     beside = f", weights in {os.path.basename(output)}.data" if os.path.exists(f"{output}.data") else ""
-    yield f"{output}  {len(graph.nodes)} nodes, {written.added} of them added{beside}"
+    nodes = graph.nodes if len(graph.nodes) >= written.added else [*graph.all_nodes]  # all of a Scan of rows
+    yield f"{output}  {counted(len(nodes), 'node')}, {written.added} of them added{beside}"
     for kind, names in (("output", added.results.values()), ("input", added.inputs.values())):
         yield from (f"  {kind:7} {name} {graph.types[name]}" for name in names)
     if written.open_dims:

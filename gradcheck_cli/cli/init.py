@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from gradcheck_cli.cli.options import MODELS, SETTINGS, options_of
-from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, shown
+from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, counted, plural, shown
 
 if TYPE_CHECKING:
     from gradcheck_cli.checks.inspection import Inspection
@@ -221,8 +221,8 @@ def _text(checks: Sequence[str], models: Sequence[str]) -> str:
     """The content of a file."""
     from gradcheck_cli.cli.reproduce import quoted
 
-    names = shown(os.path.basename(models[0])) if len(models) == 1 else f"{len(models)} models"
-    head = _HEAD.format(models=f"{names} {'is' if len(models) == 1 else 'are'}", example=quoted(models[0]))
+    names = shown(os.path.basename(models[0])) if len(models) == 1 else counted(len(models), "model")
+    head = _HEAD.format(models=f"{names} {plural(len(models), 'is', 'are')}", example=quoted(models[0]))
     return head + "checks:\n" + "\n".join(checks)
 
 

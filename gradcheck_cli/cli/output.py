@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TextIO
@@ -13,10 +14,11 @@ from typing import Any, TextIO
 from gradcheck_cli.cli import note
 from gradcheck_cli.errors import UsageError, harmless
 from gradcheck_cli.report import FORMATS, format_of, parts, write
-from gradcheck_cli.report.text import ENDLESS, Style
+from gradcheck_cli.report.text import ENDLESS, Style, wrapped
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Pictures
 
+_LABEL, _COMMANDS = re.compile(r" *(\S+  +)?"), ("  run  ", "  gradcheck ")
 _LEAST_WIDTH = 20  # columns: nothing can be laid out in fewer
 
 
@@ -139,6 +141,20 @@ def style_of(options: Mapping[str, Any]) -> Style:
         ascii=not _shows_blocks(sys.stdout),
         health=bool(options.get("health")),
     )
+
+
+def fitted(lines: Iterable[str]) -> str:
+    """Lines of a label and words, "  note    nothing depends on x", as the screen holds them; commands stay whole."""
+    width = style_of({}).width
+    return "\n".join(part for text in lines for line in text.split("\n") for part in _parts(line, width))
+
+
+def _parts(line: str, width: int) -> list[str]:
+    if line.startswith(_COMMANDS):
+        return [line]
+    label = _LABEL.match(line)[0]  # type: ignore[index]  # it matches anything
+    indent = " " * (len(label) if label.startswith(" ") and len(label) < width / 2 else 2)
+    return wrapped(line[len(label) :], width, label, indent) or [line]
 
 
 def _columns(terminal: bool) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from gradcheck_cli.cli.options import SETTINGS, TEXT_OR_JSON, Text, TypedCommand, options_of
+from gradcheck_cli.errors import counted
 
 if TYPE_CHECKING:
     from gradcheck_cli.reference import Proof
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 PARAMS = [TEXT_OR_JSON, *options_of("prove", panels=False)]
 EXIT_CODES = {"wrong": 1, "no rule": 5, "neither": 3}
 _HEAD = ("operator", "rule", "cases", "odds", "time", "method")
-_WIDTH = 79
 _FEW = 3  # operators, about each of which all is said
 _MODEL = "{} is a model; prove takes operators, such as Conv, and specs. `gradcheck {}` checks its gradients."
 
@@ -98,17 +98,18 @@ def _text(proofs: Sequence[Proof]) -> Iterator[str]:
     """A table, what there is to say of each, and the number of each outcome."""
     from collections import Counter
 
+    from gradcheck_cli.cli.output import fitted, style_of
     from gradcheck_cli.errors import clean
-    from gradcheck_cli.report.text import count, seconds, table
+    from gradcheck_cli.report.text import seconds, table
 
-    yield from map(clean, table([_HEAD, *map(_row, proofs)], "<<>>><"))
+    yield from map(clean, table([_HEAD, *map(_row, proofs)], "<<>>><", width=style_of({}).width))
     for proof in proofs:
         if proof.status not in ("proven", "tested") or proof.outside or len(proofs) <= _FEW:
-            yield from ("", *map(clean, _said(proof)))
+            yield from ("", fitted(map(clean, _said(proof))))
     found = Counter(proof.status for proof in proofs)
     total = seconds(sum(proof.seconds for proof in proofs))
     yield ""
-    yield f"{count(len(proofs), 'operator')}: {', '.join(f'{n} {status}' for status, n in found.items())} in {total}"
+    yield f"{counted(len(proofs), 'operator')}: {', '.join(f'{n} {status}' for status, n in found.items())} in {total}"
 
 
 def _row(proof: Proof) -> tuple[str, ...]:
@@ -122,19 +123,15 @@ def _row(proof: Proof) -> tuple[str, ...]:
 
 def _said(proof: Proof) -> Iterator[str]:
     """All about one operator."""
-    from gradcheck_cli.report.text import count, wrapped
-
     if proof.status == "wrong":
         yield f"WRONG {proof.operator}: {proof.case}"
         yield f"  the rule gives  {proof.given}"
         yield f"  right is        {proof.right}"
     elif proof.lattice and proof.cases:
-        number = f"{count(proof.cases, 'case')} over {proof.lattice}"
+        number = f"{counted(proof.cases, 'case')} over {proof.lattice}"
         odds = f"a wrong rule passes one with odds of at most 2^{int(proof.odds)}"
-        yield from wrapped(f"{proof.operator} is proven on {number}; {odds}.", _WIDTH, "", "  ")
+        yield f"{proof.operator} is proven on {number}; {odds}."
     if proof.outside:
-        yield from wrapped(
-            f"{proof.operator}: {count(proof.outside, 'case')} not decided: {proof.says}", _WIDTH, "", "  "
-        )
+        yield f"{proof.operator}: {counted(proof.outside, 'case')} not decided: {proof.says}"
     elif proof.says:
-        yield from wrapped(f"{proof.operator}: {proof.says}", _WIDTH, "", "  ")
+        yield f"{proof.operator}: {proof.says}"

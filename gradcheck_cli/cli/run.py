@@ -29,11 +29,10 @@ from gradcheck_cli.cli.options import names_at
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.resolve import Layer, dims_of, listed, resolve
 from gradcheck_cli.cli.tasks import Found, Planner, Task, common_folder, errors_of, expand, naming, unread
-from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, did_you_mean
+from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, counted, did_you_mean
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS
 from gradcheck_cli.points.targets import choose_x, choose_y
-from gradcheck_cli.report.text import count
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.zoo.shelf import FOLDER
 
@@ -66,7 +65,7 @@ def select(
     if not chosen:
         if broken is not None:
             raise broken
-        of = count(len(names), "check")
+        of = counted(len(names), "check")
         raise NothingChecked(f"nothing to check: -k {expression!r} matches none of {of}: {listed(names)}")
     return chosen
 
@@ -95,9 +94,12 @@ def narrowed(tasks: Sequence[Task], expression: str, layers: Callable[[Task], Se
     if not chosen:
         if broken := errors_of(tasks):
             raise broken[0]
-        names = f"{count(len(tasks), 'check')}: {listed([task.name for task in tasks])}"
+        names = f"{counted(len(tasks), 'check')}: {listed([task.name for task in tasks])}"
         more = f"; nor any x of these: {listed([*known])}. Weights are among the x with --params" if known else ""
         raise NothingChecked(f"nothing to check: -k {expression!r} matches none of {names}{more}")
+    for task in tasks:
+        if task.error is not None and task not in chosen:
+            note(f"-k leaves out a file that cannot be read: {str(task.error).partition(chr(10))[0]}")
     return chosen
 
 
@@ -268,7 +270,7 @@ class Run:
 
     def _interrupted(self, done: int) -> str:
         """Shows and writes what is done; gives the sentence that says how much that is."""
-        text = f"interrupted after {done} of {count(len(self.tasks), 'check')}"
+        text = f"interrupted after {done} of {counted(len(self.tasks), 'check')}"
         report = replace(self._report(), interrupted=True)
         try:
             self.output.write_reports(replace(report, notes=(*report.notes, text)))
@@ -301,5 +303,5 @@ class Run:
         gates = tuple(self.checker.gates)
         checks = (*self.records, *more)
         idle = sum(NOTHING_ROUNDS in check.notes for check in checks)
-        notes = (f"{NOTHING_ROUNDS} ({idle} of {count(len(checks), 'check')})",) if idle else ()
+        notes = (f"{NOTHING_ROUNDS} ({idle} of {counted(len(checks), 'check')})",) if idle else ()
         return Report(checks, notes, time.monotonic() - self.began, gates)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from gradcheck_cli.cli.options import SETTINGS, Text, TypedCommand, completing, options_of
+from gradcheck_cli.errors import counted, plural
 
 if TYPE_CHECKING:
     from gradcheck_cli.training import TrainingStep
@@ -49,10 +50,11 @@ def command(models: str, output: str, **options: Any) -> int:
     """Write the graphs of a training step: loss, gradients and optimizer in plain ONNX."""
     from gradcheck_cli.checks.forward.runtime import WORKER
     from gradcheck_cli.cli.limits import within
+    from gradcheck_cli.cli.output import fitted
     from gradcheck_cli.errors import clean
 
     WORKER.warm()  # it gets ready while what follows is imported
-    sys.stdout.write(clean("\n".join(within(options, partial(_made, models, output, options), models)) + "\n"))
+    sys.stdout.write(clean(fitted(within(options, partial(_made, models, output, options), models)) + "\n"))
     return 0
 
 
@@ -74,10 +76,11 @@ def _made(path: str, output: str, given: Mapping[str, Any]) -> list[str]:
 def _said(made: TrainingStep, output: str, notes: Sequence[str]) -> Iterator[str]:
     """The sentences that tell what was written, and how to train."""
     graph = made.train.graph
-    yield f"{output}  train.onnx ({len(graph.nodes)} nodes), eval.onnx, init.npz, step.py"
+    yield f"{output}  train.onnx ({counted(len(graph.nodes), 'node')}), eval.onnx, init.npz, step.py"
     yield from (f"  data    {name} {graph.types[name]}" for name in made.data)
     entries, more = sum(made.init[name].size for name in made.params), " ..." if made.params[6:] else ""
-    yield f"  trains  {len(made.params)} tensors of {entries:,} entries: {', '.join(made.params[:6])}{more}"
+    size = f"{counted(len(made.params), 'tensor')} of {entries:,} {plural(entries, 'entry')}"
+    yield f"  trains  {size}: {', '.join(made.params[:6])}{more}"
     yield f"  gives   {', '.join((made.loss, *made.metrics))}"
     if made.open_dims:
         yield f"  open    {', '.join(made.open_dims)}: any size at which the model runs"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step
-from gradcheck_cli.compare.counts import counted
 from gradcheck_cli.engine.chunks import any_of
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.errors import counted
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences, by_ladder, forward_noise
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, CHEAP_RUNGS, rung
@@ -86,7 +86,7 @@ def dispute_note(numeric: Numeric) -> tuple[str, ...]:
         return ()
     step = first_disagreement(numeric, rows[:1])
     first = f", first at {step.where}" if step is not None else ""
-    count = counted(len(rows), "row", "rows")
+    count = counted(len(rows), "row")
     return (f"the complex step and real differences contradict each other in {count}{first}: neither counts",)
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradcheck_cli.errors import counted
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.directions import Directions, reals
 from gradcheck_cli.results.record import Entry
@@ -33,11 +34,6 @@ from gradcheck_cli.verdict.rule import (
 
 KEPT = 1000  # worst entries of a record
 _COUNTED = re.compile(r"(\d+) (entries|entry|rows|row) (.*)", re.DOTALL)
-
-
-def counted(count: int, one: str = "entry", many: str = "entries") -> str:
-    """A number of things in words: "1 entry", "2 entries"."""
-    return f"{count} {one if count == 1 else many}"
 
 
 class Figures(NamedTuple):
@@ -192,8 +188,7 @@ def _told(notes: Iterable[Sequence[str]]) -> tuple[str, ...]:
         match = _COUNTED.fullmatch(note)
         what = (match[2].replace("entries", "entry").replace("rows", "row"), match[3]) if match else ("", note)
         found[what] = found.get(what, 0) + (int(match[1]) if match else 0)
-    many = {"entry": "entries", "row": "rows"}
-    return tuple(f"{n} {one if n == 1 else many[one]} {rest}" if one else rest for (one, rest), n in found.items())
+    return tuple(f"{counted(n, one)} {rest}" if one else rest for (one, rest), n in found.items())
 
 
 def worst_entries(result: PairResult) -> tuple[Worst, ...]:

@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from gradcheck_cli.compare.counts import counted
 from gradcheck_cli.compare.ladder import Numeric, among
 from gradcheck_cli.engine.chunks import Budget, Decisions, any_of
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.errors import counted
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.directions import Directions, flat_stack
 from gradcheck_cli.jacobian.jacobian import by_differences, crossed_by, each_beside
@@ -176,7 +176,7 @@ def _one_moves(program: Program, step: int, part: Directions) -> Array:
 def kink_notes(program: Program, comparison: Comparison) -> tuple[str, ...]:
     """A sentence for each node at whose tie some entries lie, or whose branch the perturbation of some rows crosses."""
     across = [
-        f"{counted(int(rows.sum()), 'row', 'rows')} perturbed across a branch of {nodes}: "
+        f"{counted(int(rows.sum()), 'row')} perturbed across a branch of {nodes}: "
         "a smaller --delta may stay on one side"
         for nodes, rows in _by_node(program, comparison.crossed)
     ]
@@ -213,7 +213,7 @@ def _at_a_tie(nodes: str, rows: Array, comparison: Comparison) -> Iterator[str]:
         told = (comparison.status[rows] == status) & np.isfinite(comparison.theoretical[rows])
         if told.any():
             slopes = "" if status in (Status.JUMP, Status.DOMAIN) else _slopes(comparison, rows, told)
-            yield f"{counted(int(told.sum()))} at a tie of {nodes}: {word}{slopes}"
+            yield f"{counted(int(told.sum()), 'entry')} at a tie of {nodes}: {word}{slopes}"
 
 
 def _slopes(comparison: Comparison, rows: Array, told: Array) -> str:

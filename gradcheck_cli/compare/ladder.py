@@ -38,6 +38,7 @@ from gradcheck_cli.jacobian.jacobian import (
     Backward,
     Colored,
     Rows,
+    at_values,
     by_complex_step,
     by_ladder,
     by_stencil,
@@ -76,7 +77,7 @@ def moved_inside(program: Program, count: int) -> Iterator[Program]:
         for region in regions:
             values |= _moved(program.tape, region, rounding)
         if values:
-            yield Program(_with(program.tape, values), program.probes, program.outputs)
+            yield Program(at_values(program.tape, values), program.probes, program.outputs)
 
 
 def _on(program: Program, region: Unit) -> bool:
@@ -93,14 +94,6 @@ def _moved(tape: Tape, region: Unit, rounding: RandomRounding) -> dict[str, Arra
     if run.any_crossed(1).any():
         return {}
     return {n: y[0].astype(tape.values[n].dtype) for n, y in zip(names, run.outputs, strict=True)}
-
-
-def _with(tape: Tape, values: dict[str, Array]) -> Tape:
-    """The tape with other values of some tensors."""
-    part = Tape(tape.ops, dtype=tape.dtype, seed=tape.seed)
-    part.steps, part.guards, part.values = tape.steps, tape.guards, tape.values.copy()
-    part.values.update(values)
-    return part
 
 
 _APART = (2.0**-24,)  # of points that noise is read off at, in units of the scale of x

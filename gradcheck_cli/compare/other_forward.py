@@ -16,12 +16,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from gradcheck_cli.compare.counts import counted
 from gradcheck_cli.compare.ladder import Numeric
 from gradcheck_cli.compare.pair import PairJob, PairResult
 from gradcheck_cli.engine.chunks import in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import ROUNDINGS, Rounding
+from gradcheck_cli.errors import counted
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.cost import forward_work
 from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, shaped
@@ -284,17 +284,18 @@ class ForwardComparison:
         name, old = self.theirs.name, self.old.comparison.status
         passed = np.isin(old, PASSED)
         if count := _count(passed & (status == Status.FAIL)):
-            yield f"{counted(count)} by what {name} computes alone: the rules agree with gradcheck's own forward run"
+            entries = counted(count, "entry")
+            yield f"{entries} by what {name} computes alone: the rules agree with gradcheck's own forward run"
         if count := _count((old == Status.FAIL) & (status == Status.PASS)):
-            yield f"{counted(count)} right by what {name} computes, and wrong by gradcheck's own forward run"
+            yield f"{counted(count, 'entry')} right by what {name} computes, and wrong by gradcheck's own forward run"
         if count := _count(passed & (status == Status.NOISE)):
             yield (
-                f"{counted(count)} not judged, since rounding in {name} may hide more than {self.resolution:g} "
+                f"{counted(count, 'entry')} not judged, since rounding in {name} may hide more than {self.resolution:g} "
                 "of the largest for the same y: --mode directional, larger values (--val-range), or a higher --rtol "
                 "may settle them"
             )
         if count := _count(passed & (status == Status.DOMAIN)):
-            yield f"{counted(count)} not judged, since {name} gives nothing finite beside x"
+            yield f"{counted(count, 'entry')} not judged, since {name} gives nothing finite beside x"
 
 
 class _Seen(NamedTuple):

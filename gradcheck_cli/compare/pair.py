@@ -21,13 +21,12 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.compare.audit import dispute_note
 from gradcheck_cli.compare.counts import PairResult as PairResult
-from gradcheck_cli.compare.counts import counted
 from gradcheck_cli.compare.kinks import kink_notes, with_ties
 from gradcheck_cli.compare.ladder import Numeric, laddered
 from gradcheck_cli.compare.ladder import PairJob as PairJob
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.errors import UsageError
+from gradcheck_cli.errors import UsageError, counted, plural
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.columns import Theory as Theory
@@ -132,7 +131,7 @@ def _placed(found: PairResult, structure: Structure) -> PairResult:
     if not outside:
         return found
     what = f"{outside} of {count} wrong entries" if count > 1 else "the wrong entry"
-    note = f"{what} {'is' if outside == 1 else 'are'} zero by the structure of the model: y does not depend on x there"
+    note = f"{what} {plural(outside, 'is', 'are')} zero by the structure of the model: y does not depend on x there"
     return replace(found, comparison=replace(found.comparison, outside=outside), notes=(*found.notes, note))
 
 
@@ -148,9 +147,10 @@ def _notes(numeric: Numeric, comparison: Comparison, method: str) -> Iterator[st
     if method != numeric.job.method and program.obstacle is not None:
         yield f"differences instead of the complex step, which {program.obstacle.where} does not support"
     if numeric.lengthened:
-        yield f"{counted(numeric.lengthened)} compared in extended precision (long double): rounding hides them in float64"
+        entries = counted(numeric.lengthened, "entry")
+        yield f"{entries} compared in extended precision (long double): rounding hides them in float64"
     if lost := int((~numeric.finite).sum()):
-        yield f"{lost} of {len(numeric.finite)} entries of y {'is' if lost == 1 else 'are'} not finite and left out"
+        yield f"{lost} of {counted(len(numeric.finite), 'entry')} of y {plural(lost, 'is', 'are')} not finite and left out"
     yield from kink_notes(program, comparison)
     yield from _blind(comparison)
     yield from dispute_note(numeric)
@@ -185,7 +185,7 @@ def _blind(comparison: Comparison) -> tuple[str, ...]:
     seen = (
         f"an error below {least:.0e} of an entry would not be seen" if np.isfinite(least) else "no error would be seen"
     )
-    return (f"{counted(len(rows))} not judged because of {' and '.join(reasons)}: {seen}",)
+    return (f"{counted(len(rows), 'entry')} not judged because of {' and '.join(reasons)}: {seen}",)
 
 
 DELTA = 1e-3

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step, Tape
-from gradcheck_cli.compare.counts import PairResult, counted
+from gradcheck_cli.compare.counts import PairResult
 from gradcheck_cli.compare.kinks import TIE, decides, kink_notes, listed
 from gradcheck_cli.compare.ladder import PairJob
 from gradcheck_cli.engine.chunks import Budget, any_of, in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
+from gradcheck_cli.errors import counted
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, reals, shaped
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, forward_noise
@@ -244,7 +245,7 @@ def _told(
     stale = kink_notes(program, old)
     times = f"{shares[0]:.4g} times" if np.isfinite(shares[0]) and np.ptp(shares) < 1e-6 else "other than"
     together = f"together they are {times} the derivative along directions that keep the ties"
-    note = f"{counted(count)} at ties of {nodes}: {together}"
+    note = f"{counted(count, 'entry')} at ties of {nodes}: {together}"
     kept = (note for note in found.notes if note not in stale)
     return replace(found, comparison=comparison, notes=(note, *kept, *kink_notes(program, comparison)))
 

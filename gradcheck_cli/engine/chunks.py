@@ -35,6 +35,7 @@ _CACHED = 16 << 20  # bytes: larger chunks leave the caches, and malloc gives th
 _CHUNK_BYTES = 64 << 20  # most bytes of a chunk whose single steps are small
 _ALONE_BYTES = 256 << 10  # a smaller stack is done before another thread has woken up
 _LEARNED = (32 << 20) - (64 << 10)  # bytes: the largest threshold that glibc's malloc adapts to
+_LANES = 2  # as many as this share a stack even where one runs alone, so that both get the same bits
 _SHARED = 4  # a thread is worth a quarter of `least` probes; with fewer, threads wait for the interpreter's lock
 _LASTING = 1  # seconds from which on processes are worth more than they cost
 MANY = 1 << 20  # added to `Decisions.places` for each changed entry of a discrete result
@@ -63,7 +64,7 @@ class Budget:
 
         With fewer than `least` probes, Python's overhead for each step outweighs the computation.
         """
-        size, room = max(bytes_per_probe, 1), min(_CHUNK_BYTES, self.memory // (2 * self.jobs))
+        size, room = max(bytes_per_probe, 1), min(_CHUNK_BYTES, self.memory // (2 * max(self.jobs, _LANES)))
         return max(1, min(max(_CACHED // size, least), room // size))
 
 
@@ -84,8 +85,9 @@ def in_chunks(
     """
     _warm()
     alone = _here.busy or count * bytes_per_probe <= _ALONE_BYTES
-    jobs = 1 if alone else max(1, min(budget.jobs, _SHARED * count // least))
-    pieces = _shares(count, int(max(1, min(budget.chunk(bytes_per_probe, least), most))), jobs)
+    lanes = 1 if alone else max(1, min(max(budget.jobs, _LANES), _SHARED * count // least))
+    pieces = _shares(count, int(max(1, min(budget.chunk(bytes_per_probe, least), most))), lanes)
+    jobs = min(budget.jobs, lanes)
     if len(pieces) <= 1 or jobs == 1:
         for piece in pieces:
             yield piece, partial(run, piece)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.export.gradient_graph import Written, graph_of
 from gradcheck_cli.export.parameters import held_once, rows_apart
-from gradcheck_cli.export.proof import Runtime, proven, reference, require_runs, sample
+from gradcheck_cli.export.proof import Runtime, proven, reference, require_rows, require_runs, sample
 from gradcheck_cli.formats import is_spec
 from gradcheck_cli.formats.companions import companion_files
 from gradcheck_cli.graph import Array, FreshNames, Graph
@@ -132,6 +132,8 @@ def export(
     notes = [*made.notes, *proven(model, made, feeds, here)]
     values = {} if runtime is None else sample(made, here)
     graph = rows_apart(made.graph) if per_sample else made.graph
+    if per_sample:
+        require_rows(model, made, graph, feeds)
     graph = replace(graph, constants={**graph.constants, **{n: v for n, v in defaults.items() if n in graph.inputs}})
     made = replace(made, graph=with_unique_names(held_once(graph)))
     own = _file(model)  # which gives documentation and properties, if it is an ONNX file

@@ -152,7 +152,7 @@ class _Composer:
             parts.setdefault(step.origin, []).append((step, node))
             for name in node.reads:
                 readers.setdefault(name, set()).add(step.origin)
-        for index, own in enumerate(graph.nodes):
+        for index, own in enumerate(graph.nodes, self.found.ahead):
             part = parts.get(index, [])
             made = {n for _, each in part for n in each.outputs if n}
             read = {n for n in made.difference(own.outputs) if not readers.get(n, set()) <= {index}}

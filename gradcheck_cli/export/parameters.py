@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.errors import UsageError, shown
+from gradcheck_cli.errors import UsageError, counted, shown
 from gradcheck_cli.export.inner import captures_renamed, relabeled
 from gradcheck_cli.export.size_formulas import NUMBERS
 from gradcheck_cli.graph import Array, Dim, FreshNames, Graph, Node, TensorType
@@ -123,7 +123,9 @@ def _index_within(index: int, axis: int, text: str, declared: TensorType) -> int
     shape = declared.shape or ()
     size = shape[axis] if -len(shape) <= axis < len(shape) else None
     if isinstance(size, int) and not -size <= index < size:
-        raise UsageError(f"--y {shown(text)}: axis {axis % len(shape)} has {size} entries; write 0 to {size - 1}.")
+        raise UsageError(
+            f"--y {shown(text)}: axis {axis % len(shape)} has {counted(size, 'entry')}; write 0 to {size - 1}."
+        )
     return index
 
 
@@ -150,7 +152,7 @@ def _parts(
         first, last = (0, _END) if step > 0 else (_END, -_END)
         slices.append((axis, (int(found[1] or first), int(found[3] or last), step)))
     if declared.shape is not None and len(pieces) - behind > len(declared.shape):
-        raise UsageError(f"{shown(text)}: the tensor has {len(declared.shape)} dimensions.")
+        raise UsageError(f"{shown(text)}: the tensor has {counted(len(declared.shape), 'dimension')}.")
     return [each for each in slices if each[1] != (0, _END, 1)], entries
 
 
@@ -162,7 +164,15 @@ def rows_apart(graph: Graph) -> Graph:
     batch = next((d for n in graph.inputs if isinstance(d := _first(graph, n), str)), None)
     rows = [n for n in graph.inputs if batch is not None and _first(graph, n) == batch]
     if batch is None:
-        raise UsageError("--per-sample needs a batch: an input whose first dimension is open and has a name.")
+        nameless = next((f"; that of {n!r} has none" for n in graph.inputs if _begins_open(graph, n)), "")
+        raise UsageError(
+            f"--per-sample needs a batch: an input whose first dimension is open and has a name{nameless}."
+        )
+    for name in graph.inputs:
+        if name not in rows and batch in (graph.types.get(name, TensorType()).shape or ()):
+            raise UsageError(
+                f"--per-sample takes rows of the batch {batch!r}; {name!r} has it behind its first dimension."
+            )
     fresh = FreshNames(graph.tensors)
     axes = fresh.fresh("rows/axis")
     single, row = ({n: fresh.fresh(f"{n}/{what}") for n in rows} for what in ("batch_of_one", "row"))
@@ -186,6 +196,11 @@ def rows_apart(graph: Graph) -> Graph:
 def _first(graph: Graph, name: str) -> Dim:
     shape = graph.types.get(name, TensorType()).shape
     return shape[0] if shape else None
+
+
+def _begins_open(graph: Graph, name: str) -> bool:
+    """True for an input whose first dimension is open and has no name."""
+    return bool(graph.types.get(name, TensorType()).shape) and _first(graph, name) is None
 
 
 def _behind(graph: Graph, name: str, batch: str) -> tuple[Dim, ...] | None:

@@ -7,27 +7,28 @@ ones have to be equal; and where shapes follow from values, what all runs had in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.autodiff.trace import result, trace
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.gradient_graph import Written
 from gradcheck_cli.export.inner import draws
 from gradcheck_cli.export.traced import at, of_one, to_fix
 from gradcheck_cli.formats.onnx.write import serialized, to_proto
-from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.graph import Array, Graph, describe, is_inexact
 from gradcheck_cli.model import Model
 from gradcheck_cli.op import DTYPES, Ops
 from gradcheck_cli.points.dims import sizes_in
 from gradcheck_cli.settings import Settings
 
-Runtime: TypeAlias = Callable[[bytes, Mapping[str, Array], Sequence[str]], Mapping[str, Array] | str | None]
 _BY_RUNTIME, _NOTHING = 0.05, 1e-6  # of the largest entry, which is rounding alone where it is tiny
 _HALF = 0.03  # the same where numbers are rounded to 16 bits on the way
+_SEEDS = 8  # of values at which a model may not run
 _ROUNDING = 1e-4  # of the largest entry: wrong formulas differ by far more, sums in another order by far less
 # Other values of inputs: all of one sign, which masks take or leave as a whole, many that are equal, and far larger ones.
 _OTHERWISE: tuple[tuple[Callable[[Array], Array], Callable[[Array], Array]], ...] = (
@@ -42,24 +43,31 @@ _OTHERWISE: tuple[tuple[Callable[[Array], Array], Callable[[Array], Array]], ...
 )
 
 
+class Runtime(Protocol):
+    """Another implementation, which runs graphs in memory."""
+
+    def answers(
+        self, data: bytes, feeds: Mapping[str, Array], outputs: Sequence[str]
+    ) -> Mapping[str, Array] | str | None:
+        """Outputs of a model in bytes; a text where it is refused, None where nothing is said."""
+
+    def differing(self, data: bytes, graph: Graph, ops: Ops, feeds: Mapping[str, Array]) -> tuple[int | None, str]:
+        """The first node that it computes otherwise, and how; else None, and the reason if not all were compared."""
+
+
 def require_right(model: Model, made: Written, feeds: Mapping[str, Any]) -> None:
     """Raises UnsupportedError where shapes follow from values, and the graph is wrong at other values."""
     names = [n for n in made.graph.free_inputs if n in model.graph.inputs and n not in feeds]
     if not (made.by_values and names):
         return
     settings = at(Settings(extra_feed_dict=feeds), made.trials.runs[0], made.trials.counted)
-    try:
-        here = model.point(made.graph.outputs, settings).tape.named
-    except GradcheckError:  # sizes at which the model does not run
+    here = run_of(model, made, settings)
+    if here is None:
         return
     for other in _OTHERWISE:
-        given = {n: _changed(here[n].value, *other) for n in names if n in here}
-        there = replace(settings, extra_feed_dict={**settings.extra_feed_dict, **given})
-        try:
-            tape = model.tape(made.graph.outputs, there)
-        except GradcheckError:  # values at which it does not
-            continue
-        if not _agree(model, made, tape):
+        given = {n: _changed(here.named[n].value, *other) for n in names if n in here.named}
+        tape = run_of(model, made, replace(settings, extra_feed_dict={**settings.extra_feed_dict, **given}))
+        if tape is not None and not _agree(model, made, tape):
             raise to_fix("shapes follow from values, in a way that a file does not hold for every value", names)
 
 
@@ -72,10 +80,13 @@ def proven(model: Model, made: Written, feeds: Mapping[str, Any], here: Tape | N
     """Notes on small sizes at which the file computes something else than the model, and on operators that runtimes read
     otherwise than the standard; `here` is a `reference` run.
 
-    Raises UnsupportedError where the file does so at larger sizes, at values or draws by which it was not made.
+    Raises UnsupportedError where the file does so at larger sizes, at values or draws by which it was not made, and where
+    there is no such run.
     """
     require_right(model, made, feeds)
     yield from _differing(made.graph)
+    if here is None and made.added:
+        raise to_fix("the model runs at no other values, by which the file could be proven", made.graph.free_inputs)
     if here is not None and not _agree(model, made, here):
         if not (made.open_dims and _right_at(model, made, feeds, made.trials.runs[0])):
             raise _wrong(made, here)
@@ -85,11 +96,8 @@ def proven(model: Model, made: Written, feeds: Mapping[str, Any], here: Tape | N
     loose = made.trials.loose
     broadcast = [{**fixed, **dict.fromkeys({*loose, *loose.values()}, 4), **each} for each in of_one(loose)]
     for dims in ({**fixed, **ones}, *broadcast) if made.open_dims else ():
-        try:
-            tape = model.tape(made.graph.outputs, Settings(dims=dims, extra_feed_dict=feeds))
-        except GradcheckError:  # sizes at which the model does not run
-            continue
-        if not _agree(model, made, tape):
+        tape = run_of(model, made, Settings(dims=dims, extra_feed_dict=feeds))
+        if tape is not None and not _agree(model, made, tape):
             yield _not_right(model, made, tape)
             return
 
@@ -97,10 +105,8 @@ def proven(model: Model, made: Written, feeds: Mapping[str, Any], here: Tape | N
 def _right_at(model: Model, made: Written, feeds: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
     """True if the file is right at some sizes, at other values than those by which it was made."""
     settings = replace(at(Settings(extra_feed_dict=feeds), sizes, made.trials.counted), seed=1)
-    try:
-        return _agree(model, made, model.tape(made.graph.outputs, settings))
-    except GradcheckError:
-        return False
+    tape = run_of(model, made, settings)
+    return tape is not None and _agree(model, made, tape)
 
 
 def _not_right(model: Model, made: Written, tape: Tape) -> str:
@@ -128,12 +134,23 @@ def _differing(graph: Graph) -> Iterator[str]:
 
 
 def reference(model: Model, made: Written, feeds: Mapping[str, Any]) -> Tape | None:
-    """A run of the model in float64, at values by which the file was not made; None where it does not run."""
-    dims = {**model.dims, **made.trials.fixed}
-    try:
-        return model.tape(made.graph.outputs, Settings(dims=dims, extra_feed_dict=feeds, seed=1))
-    except GradcheckError:
-        return None
+    """A run of the model at values by which the file was not made; None where it runs at none of those tried."""
+    usual = Settings(dims={**model.dims, **made.trials.fixed}, extra_feed_dict=feeds)
+    tried = at(Settings(extra_feed_dict=feeds), made.trials.runs[0], made.trials.counted)
+    drawn = (replace(settings, seed=seed) for settings in (usual, tried) for seed in range(1, _SEEDS))
+    return next(filter(None, (run_of(model, made, settings) for settings in drawn)), None)
+
+
+def run_of(model: Model, made: Written, settings: Settings) -> Tape | None:
+    """A run of the model in float64, with its derivatives; None at sizes or values at which it does not run.
+
+    The derivatives alone are computed where that is all that runs, as where other outputs read strings.
+    """
+    added = [n for n in made.graph.outputs if n not in model.graph.tensors]
+    for targets in (made.graph.outputs, added):
+        with suppress(GradcheckError):
+            return model.tape(targets, settings)
+    return None
 
 
 def sample(made: Written, tape: Tape | None) -> dict[str, Array]:
@@ -145,12 +162,13 @@ def sample(made: Written, tape: Tape | None) -> dict[str, Array]:
 def require_runs(data: bytes, graph: Graph, own: Graph, values: Mapping[str, Array], ops: Ops, runtime: Runtime) -> str:
     """A note on the run of a file by another runtime, if there is one to make; `values` are those of a run of ours.
 
-    Raises UnsupportedError where that runtime refuses the file, though it runs the model's `own` graph.
+    Raises UnsupportedError where that runtime refuses the file, though it runs the model's `own` graph, or computes a
+    node of it otherwise that is none of the model's.
     """
     if {*graph.free_inputs, *graph.outputs} - {*values}:
         return ""
     given = {n: np.asarray(values[n], graph.types[n].dtype) for n in graph.inputs if n in values}
-    found = runtime(data, given, graph.outputs)
+    found = runtime.answers(data, given, graph.outputs)
     if isinstance(found, str):
         if not _runs_alone(own, given, runtime):
             return f"onnxruntime runs neither the model nor this file: {found}"
@@ -161,7 +179,26 @@ def require_runs(data: bytes, graph: Graph, own: Graph, values: Mapping[str, Arr
     far = max(off, key=off.__getitem__, default="")
     if not off or off[far] < _BY_RUNTIME:
         return ""
-    return f"{shown(far)} of a run in onnxruntime is {off[far]:.0e} of its largest entry away from that in float64"
+    away = f"{shown(far)} of a run in onnxruntime is {off[far]:.0e} of its largest entry away from that in float64"
+    return f"{away}: {_explained(data, graph, own, given, ops, runtime)}"
+
+
+def _explained(data: bytes, graph: Graph, own: Graph, given: Mapping[str, Array], ops: Ops, runtime: Runtime) -> str:
+    """The reason why a file is off in another runtime: rounding, or a node of the model itself.
+
+    Raises UnsupportedError where it is a node that was added.
+    """
+    index, how = runtime.differing(data, graph, ops, given)
+    if index is None and how:
+        return f"its nodes were not all compared ({how})"
+    if index is None:
+        return "rounding alone, as each node computes the same from the same operands"
+    node = graph.nodes[index]
+    if {*node.outputs} & {*own.tensors}:
+        return f"it computes {describe(index, node)} of the model itself otherwise: {how}"
+    raise UnsupportedError(
+        f"onnxruntime would not compute {describe(index, node)} of this file as ONNX defines it: {how}"
+    )
 
 
 def _runs_alone(graph: Graph, given: Mapping[str, Array], runtime: Runtime) -> bool:
@@ -170,7 +207,7 @@ def _runs_alone(graph: Graph, given: Mapping[str, Array], runtime: Runtime) -> b
         data = serialized(to_proto(graph))
     except GradcheckError:  # operators that no opset has
         return False
-    return not isinstance(runtime(data, given, graph.outputs), str)
+    return not isinstance(runtime.answers(data, given, graph.outputs), str)
 
 
 def _distance(wanted: Array, found: Array) -> float:
@@ -182,19 +219,40 @@ def _distance(wanted: Array, found: Array) -> float:
     return float(np.max(np.abs(wanted - found)[finite], initial=0) / largest) if largest > _NOTHING else 0.0
 
 
+def require_rows(model: Model, made: Written, rows: Graph, feeds: Mapping[str, Any]) -> None:
+    """Raises UnsupportedError where `rows`, a graph for each row of a batch, is not the model at a batch of each one."""
+    [each] = rows.nodes
+    batch = (made.graph.types[each.inputs[0]].shape or ())[0]
+    alone = Settings(dims={**model.dims, **made.trials.fixed, str(batch): 1}, extra_feed_dict=feeds, seed=1)
+    first = run_of(model, made, alone)
+    if first is None:
+        raise UnsupportedError(
+            f"--per-sample: the model does not run at {shown(str(batch))}=1, as for each row by itself."
+        )
+    known = {n: first.named[n].value for n in made.graph.inputs if n in first.named}
+    shared = {n: v for n, v in known.items() if n not in each.inputs}
+    second = run_of(model, made, replace(alone, seed=2, extra_feed_dict={**feeds, **shared}))
+    tapes = [first] if second is None else [first, second]
+    given = {**known, **{n: np.concatenate([t.named[n].value for t in tapes]) for n in each.inputs}}
+    if draws(made.graph, model.ops):
+        return
+    found = trace(rows, given, ops=model.ops, targets=rows.outputs).named
+    for name in rows.outputs:
+        wanted = np.stack([t.named[name].value for t in tapes])
+        if not _near(wanted.reshape(found[name].shape), found[name].value, _HALF if _narrows(rows) else _ROUNDING):
+            raise UnsupportedError(f"--per-sample: {shown(name)} of a row would not be that of the row by itself.")
+
+
 def _agree(model: Model, made: Written, tape: Tape) -> bool:
     """True if the graph of the file gives the values on the tape, from the same inputs."""
-    given = {n: tape.named[n].value for n in made.graph.inputs if n in tape.named}
-    if {*made.graph.free_inputs} - {*given}:
-        return True  # a sequence or a seed is among them: there is nothing to compare with
+    given = {n: result(tape, n) for n in made.graph.inputs if n in tape.named or n in tape.containers}
     given.update(_draws(model, made, tape))
+    outputs = [n for n in made.graph.outputs if n in tape.named]
     try:
-        found = trace(made.graph, given, ops=model.ops, targets=made.graph.outputs)
+        found = trace(made.graph, given, ops=model.ops, targets=outputs)
     except GradcheckError:
         return False
-    both = [
-        (tape.named[n].value, found.named[n].value) for n in made.graph.outputs if n in found.named and n in tape.named
-    ]
+    both = [(tape.named[n].value, found.named[n].value) for n in outputs if n in found.named]
     near = _HALF if _narrows(made.graph) else _ROUNDING
     return all(w.shape == f.shape and (w.dtype.kind != "f" or _near(w, f, near)) for w, f in both)
 

@@ -31,6 +31,7 @@ from gradcheck_cli.graph.containers import inside
 from gradcheck_cli.model import Model
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import declared_shape, open_dims, sizes_given, symbol
+from gradcheck_cli.points.elements import ready_to_draw
 from gradcheck_cli.settings import Settings
 
 _FAR = 8.0  # times what is drawn: beyond thresholds that draws do not cross
@@ -346,6 +347,7 @@ class Traced:
     - `aliases`: names in the file of those tensors of the model that are identical to another one.
     - `statistics`: by the first output of a node, inner tensors that its operator can give as further outputs.
     - `seeds`: inputs of derivatives.
+    - `ahead`: nodes that a run has before those of the model, as they put together inputs that are no tensors.
     """
 
     aligned: AlignedRuns
@@ -356,6 +358,7 @@ class Traced:
     aliases: Mapping[str, str] = field(default_factory=dict)
     statistics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     seeds: tuple[str, ...] = ()
+    ahead: int = 0
 
 
 def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: Ops, found: Trials) -> Traced:
@@ -371,12 +374,13 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
     sizes_by: dict[str, list[Array]] = {}
     modes_by: dict[str, list[Array]] = {}
     known_to_vary = {*feeds, *(count.name for count in found.counted)}
+    ahead = len(ready_to_draw(model.source, feeds).graph.nodes) - len(model.graph.nodes)
     for sizes, tape in _tapes(model, outputs, settings, ops, found):
         done.append(sizes)
         known = _names(model, tape, outputs)
         if not runs:
             passing = frozenset(known.get(n, n) for n in _passing(model, tape, outputs, known_to_vary))
-            given = dict(_statistics(model, tape))
+            given = dict(_statistics(model, tape, ahead))
             sizes_by = {n: [] for n in sizing(model.graph, tape, outputs, known_to_vary)}
             modes_by = {n: [] for n in settling(model.graph, tape, known_to_vary)}
         for name, values in (*sizes_by.items(), *modes_by.items()):
@@ -399,7 +403,7 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
     held = {n: value for n, value in fed[0].items() if n not in filled}
     aliases = {n: own for n in model.graph.tensors if (own := names[0].get(runs[0].named.get(n, ""), n)) != n}
     statistics = {name: tuple(names[0].get(n, "") for n in inner) for name, inner in given.items()}
-    return Traced(result, found, passing, held, filled, aliases, statistics, tuple(dict.fromkeys(seeds)))
+    return Traced(result, found, passing, held, filled, aliases, statistics, tuple(dict.fromkeys(seeds)), ahead)
 
 
 def _tapes(
@@ -441,18 +445,21 @@ def refused(what: str, found: Trials) -> UnsupportedError:
     ways = [f"{fixed}, in Python load(path, dims={{{python}}})"] if dims else []
     if found.counted:
         ways.append(fed(count.name for count in found.counted))
+    if not ways:
+        by = "differ between values" if found.by_values else "lie inside of inputs that are no tensors"
+        return UnsupportedError(f"{what}, which {by}: a file cannot hold them.")
     what = f"{what} that depends on the size of {', '.join(named)}, which a file cannot hold for every size."
     return UnsupportedError(f"{what} Fix it: {'; '.join(ways)}.")
 
 
-def _statistics(model: Model, tape: Tape) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _statistics(model: Model, tape: Tape, ahead: int) -> Iterator[tuple[str, tuple[str, ...]]]:
     """All outputs that a LayerNormalization or a Dropout can have, by the name of the first.
 
     Those of a LayerNormalization only in float32, ONNX's type for them; of a Dropout the mask.
     """
 
     def node_at(place: NodePlace) -> Node | None:
-        return model.graph.nodes[place.origin] if place.origin >= 0 and not place.inside else None
+        return model.graph.nodes[place.origin - ahead] if place.origin >= ahead and not place.inside else None
 
     for region in tape.regions:
         node = node_at(region.place)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gradcheck_cli.errors import LimitError, ModelError
+from gradcheck_cli.errors import LimitError, ModelError, counted
 from gradcheck_cli.graph import Graph, Node, TensorType, describe, in_order
 
 GRADIENT = ("ai.onnx.preview.training", "Gradient")  # the key of its nodes
@@ -54,7 +54,8 @@ class Bodies:
     def _body(self, node: Node, where: str) -> Graph:
         free, y = _names(node, where)
         if len(set(free)) < len(free) or len(free) != len(node.inputs):
-            text = f"{where}: {len(node.inputs)} values are given for {list(free)}, which must differ from each other."
+            given = counted(len(node.inputs), "value is", "values are")
+            text = f"{where}: {given} given for {list(free)}, which must differ from each other."
             raise ModelError(text)
         kept = self._between(free, y)
         if y not in free and y not in self.producers:

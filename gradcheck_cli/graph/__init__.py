@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from gradcheck_cli.errors import ModelError, shown
+from gradcheck_cli.errors import ModelError, counted, shown
 
 Item = TypeVar("Item")
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -272,7 +272,7 @@ def describe(index: int, node: Node) -> str:
 
 def _brief(value: Any) -> str:
     if isinstance(value, Graph):
-        return f"graph of {len(value.nodes)} nodes"
+        return f"graph of {counted(len(value.nodes), 'node')}"
     if isinstance(value, np.ndarray):
         return f"array{list(value.shape)}"
     return repr(value)

@@ -16,11 +16,11 @@ import numpy as np
 from msgspec import Struct
 
 from gradcheck_cli.autodiff.backward import gradients
-from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.engine.chunks import Budget, Decisions, StackResult, any_of, in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import ROUNDINGS, RandomRounding, Rounding
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.coloring import Coloring
 from gradcheck_cli.jacobian.directions import (
     Directions,
@@ -106,8 +106,14 @@ class Backward:
     def __init__(self, tape: Tape, y: str, xs: Sequence[str]) -> None:
         self.tape, self.y, self.xs = tape, y, tuple(xs)
         self.seed = tape.hold(tape.fresh(f"{y}/seed"), np.ones_like(tape.values[y]))
-        self.cts = gradients(tape, {y: self.seed}, xs)
+        before = len(tape.steps)
+        self.cts = self._pulled()
         self.program = Program(tape, [self.seed.name], [ct.name for ct in self.cts if ct is not None])
+        self._rules = tape.steps[before:]
+
+    def _pulled(self) -> Sequence[Var | None]:
+        """The cotangents of all xs, put on the tape."""
+        return gradients(self.tape, {self.y: self.seed}, self.xs)
 
     def jacobians(self, budget: Budget, rounding: int | None = None) -> list[Array]:
         """Theoretical Jacobians `(x_size, y_size)` by each x; zeros where y does not depend on it.
@@ -193,16 +199,41 @@ class Backward:
             ends = sum(reals(self.tape.values[n]) for n in self.program.outputs)
             size, room = bytes_each(size, reach(self.program).entries + ends), wanted
 
+        program = self.program if rounding is None else self._rounded(rounding)
+
         def run(piece: range) -> list[Array]:
             seeds = self._seeds(weights, piece, room)
             random = None if rounding is None else RandomRounding.seeded(rounding)
-            made = iter(self.program.run({self.seed.name: seeds}, rounding=random).outputs)
+            made = iter(program.run({self.seed.name: seeds}, rounding=random).outputs)
             return [
                 self._nothing(x, piece) if n is None else derivatives(next(made))
                 for n, x in zip(names, self.xs, strict=True)
             ]
 
         return _probed(self.program, run, count, size, room, budget)
+
+    @cached_property
+    def _local(self) -> Program:
+        """The steps by which rules compute with values of the model alone: minors of a matrix, the slope of a tanh."""
+        made = {n: step for step in self._rules for n in step.node.outputs if n}
+        read = {
+            n for _, step in self.program.steps for n in step.operands if n in made and n not in self.program.reached
+        }
+        wanted = [n for n in read if is_inexact(self.tape.values.like(n).dtype)]
+        given = {n: None for step in self._rules for n in step.operands if n and n not in made and n != self.seed.name}
+        return Program(self.tape, [n for n in given if is_inexact(self.tape.values.like(n).dtype)], sorted(wanted))
+
+    def _rounded(self, seed: int) -> Program:
+        """The program at values of the rules that are moved by some roundings: those of the model both sides share."""
+        local, values = self._local, self.tape.values
+        if not local.outputs or not local.probes:
+            return self.program
+        given = {n: values[n][None] for n in local.probes}
+        made = local.run(given, branches=True, rounding=RandomRounding.seeded([seed, 7]))
+        if made.any_crossed(1).any():  # a rule that decides otherwise is another rule
+            return self.program
+        moved = {n: y[0].astype(values[n].dtype) for n, y in zip(local.outputs, made.outputs, strict=True)}
+        return self.program.upon(at_values(self.tape, moved))
 
     def _seeds(self, weights: Array | None, piece: range, room: Room | None) -> Stack:
         """Cotangents of y for some of the weights, or some of its reals."""
@@ -223,6 +254,14 @@ class Backward:
 
     def _nothing(self, x: str, piece: range) -> Array:
         return np.zeros((len(piece), reals(self.tape.values[x])))
+
+
+def at_values(tape: Tape, values: dict[str, Array]) -> Tape:
+    """The tape with other values of some tensors."""
+    part = Tape(tape.ops, dtype=tape.dtype, seed=tape.seed)
+    part.steps, part.guards, part.values = tape.steps, tape.guards, tape.values.copy()
+    part.values.update(values)
+    return part
 
 
 def _probed(

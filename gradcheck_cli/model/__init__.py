@@ -226,7 +226,8 @@ class Model(Displayed):
     def point(self, targets: Sequence[str], settings: Settings, ops: Ops | None = None, on: type[Tape] = Tape) -> Point:
         """A run of the model itself, up to the tensors that `targets` and their derivatives need."""
         forward = {n for r in self.requests_for(targets) for n in r.reads}
-        names = [n for n in dict.fromkeys([*targets, *forward]) if n in set(self.graph.tensors)]
+        own = set(self.graph.tensors)
+        names = [n for n in dict.fromkeys([*targets, *forward]) if n in own]
         feeds = spread(self.graph, settings.extra_feed_dict)
         settings = replace(settings, dims={**self.dims, **settings.dims}, extra_feed_dict=feeds)
         return find_point(ready_to_draw(self.source, feeds), settings, ops or self.ops, names, on=on)

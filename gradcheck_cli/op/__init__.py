@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 from msgspec import Struct
 
-from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean, respelled
+from gradcheck_cli.errors import ModelError, UnsupportedError, counted, did_you_mean, respelled
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.graph.containers import CONTAINERS, described
 from gradcheck_cli.graph.memory import require, require_broadcast
@@ -517,7 +517,7 @@ def bind(
         raise ModelError(f"{op.name} needs {missing[0]!r}, which is missing")
     metadata.update((k, supplied[k]) for k in signature.supplied if k in supplied)
     if len(inputs) > (n := signature.most):
-        raise ModelError(f"it takes {n} input{'s' * (n != 1)} at most, and {len(inputs)} are given")
+        raise ModelError(f"it takes {counted(n, 'input')} at most, and {len(inputs)} are given")
     positions, required = signature.inputs(len(inputs))
     if absent := [i for i in required if i >= len(inputs) or inputs[i] is None]:
         raise ModelError(f"{op.name} needs its input {absent[0]}, which is left out")
@@ -596,5 +596,5 @@ def with_axis(default: int) -> Callable[..., dict[str, Any]]:
 def from_end(axis: int, rank: int) -> int:
     """An axis as a negative number; ModelError if it is out of range."""
     if not -rank <= axis < max(rank, 1):
-        raise ModelError(f"axis {axis} is out of range for {rank} dimensions")
+        raise ModelError(f"axis {axis} is out of range for {counted(rank, 'dimension')}")
     return axis - rank if axis >= 0 and rank else axis

@@ -17,7 +17,7 @@ import numpy as np
 from gradcheck_cli import native
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.errors import ModelError
+from gradcheck_cli.errors import ModelError, counted
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, box_rules, composite, trained
 from gradcheck_cli.op.batching import Kernel, Operands, multiplied, raised
@@ -174,7 +174,7 @@ def _check(terms: Sequence[str], result: str, xs: Sequence[Array]) -> None:
         raise ModelError(f"equation {equation!r} is not valid")
     for term, x in zip(terms, xs, strict=True):
         if len(term) != x.ndim:
-            raise ModelError(f"term {term!r} of {equation!r} does not fit an operand of {x.ndim} dimensions")
+            raise ModelError(f"term {term!r} of {equation!r} does not fit an operand of {counted(x.ndim, 'dimension')}")
         for c, length in zip(term, x.shape, strict=True):
             if length != x.shape[term.index(c)] or (sizes.setdefault(c, length) not in (length, 1) and length != 1):
                 raise ModelError(f"{c!r} in {equation!r} has lengths {sizes[c]} and {length}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.errors import ModelError
+from gradcheck_cli.errors import ModelError, counted
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, box_rules, composite, require_known
 from gradcheck_cli.op.batching import Kernel, Operands, blank, like_first, on, stack_size, viewed
@@ -206,7 +206,7 @@ def tile_vjp(ct: Var, y: Var, x: Var, *, repeats: tuple[int, ...]) -> tuple[Var]
 def bind_trilu(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """Metadata with the diagonal as a number within the matrix."""
     if x.ndim < 2:
-        raise ModelError(f"matrices are needed, not {x.ndim} dimensions")
+        raise ModelError(f"matrices are needed, not {counted(x.ndim, 'dimension')}")
     k = min(max(int(scalar(metadata.get("k", 0))), -x.shape[-2]), x.shape[-1])
     return {"k": k, "upper": metadata.get("upper", 1)}
 

@@ -6,6 +6,7 @@ Axes are negative and explicit; a reduction over no axes still applies its funct
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -13,10 +14,10 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.errors import ModelError
+from gradcheck_cli.errors import ModelError, counted
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import POSITIVE, Op, box_rules, composite, from_end, rounding, with_axis, zero
-from gradcheck_cli.op.batching import Kernel, like_first, on, reduced
+from gradcheck_cli.op.batching import Kernel, Operands, blank, like_first, on, reduced
 from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.shape import scalar
 
@@ -35,7 +36,7 @@ def bind_reduction(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
         axes = () if noop else tuple(range(x.ndim))
     for a in axes:
         if not -x.ndim <= a < x.ndim:
-            raise ValueError(f"axis {a} is out of range for {x.ndim} dimensions")
+            raise ValueError(f"axis {a} is out of range for {counted(x.ndim, 'dimension')}")
     return {"axes": tuple(a if a < 0 else a - x.ndim for a in axes), "keepdims": metadata.get("keepdims", 1)}
 
 
@@ -239,6 +240,15 @@ def arg_extremum(choose: Kernel) -> Kernel:
     return kernel
 
 
+def arg_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule: an index for each line along the axis."""
+    x, axis, kept = operands[0], metadata["axis"], metadata.get("keepdims", 1)
+    if not x.shape[axis]:
+        return np.asarray(kernel(x, **metadata))  # says that there is no largest one
+    before, behind = x.shape[:axis], x.shape[axis:][1:]
+    return blank((*before, 1, *behind) if kept else (*before, *behind), np.intp)
+
+
 def cumsum(x: Array, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Array:
     """Running sums along an axis: from the end if `reverse`, without the entry itself if `exclusive`."""
     flipped = np.flip(x, axis) if reverse else x
@@ -318,7 +328,7 @@ REDUCE: list[Op] = [
     reducing_composite("ReduceLogSum", lambda x, total: sym.log(total(x)), valid={0: POSITIVE}),
     *(
         Op(name, arg_extremum(pick), zero, on(0), bind=with_axis(0), ordered=True, sparsity=along("axis"), cuts=rounding,
-           integral=(0,))
+           integral=(0,), outline=arg_outline)
         for name, pick in (("ArgMax", np.argmax), ("ArgMin", np.argmin))
     ),
     Op("CumSum", cumsum, lambda ct, y, x, axis, exclusive, reverse:

@@ -18,7 +18,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, Vjp, attributes_of, composite, deciding, from_end, require_known
-from gradcheck_cli.op.batching import Kernel, Operands, aligned, loop
+from gradcheck_cli.op.batching import Blank, Kernel, Operands, OutlineRule, aligned, blank, loop
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets, SparsityRule
 from gradcheck_cli.ops.index import along, bind_elements, flat_index
 
@@ -112,6 +112,18 @@ def scattering(rows: Callable[..., Rows], function: Callable[..., Array]) -> Ker
         return function(*rows(data, indices, updates, **place), reduction).reshape(data.shape)
 
     return kernel
+
+
+def scatter_outline(rows: Callable[..., Rows]) -> OutlineRule:
+    """The outline rule: the data's shape; places that are known have to lie in it."""
+
+    def outlined(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+        data, indices, updates = operands
+        if type(indices) is not Blank:
+            rows(data, indices, updates, **{name: n for name, n in metadata.items() if name != "reduction"})
+        return blank(data.shape, np.result_type(data, updates))
+
+    return outlined
 
 
 def scatter_sparsity(rows: Callable[..., Rows]) -> SparsityRule:
@@ -265,11 +277,11 @@ def summing(metadata: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
 SCATTER: list[Op] = [
     Op("ScatterND", scattering(slices, combine), scatter_vjp("ScatterND", "GatherND"), scatter_nd_stack,
        bind=bind_scatter_nd, step=scattering(slices, combine_near_real), branch=scattering(slices, winner),
-       linear=summing, sparsity=scatter_sparsity(slices), cuts=deciding(1),
+       linear=summing, sparsity=scatter_sparsity(slices), cuts=deciding(1), outline=scatter_outline(slices),
        does="The data with slices written to the places that index vectors name."),
     Op("ScatterElements", scattering(entries, combine), scatter_vjp("ScatterElements", "GatherElements"), scatter_stack,
        bind=bind_scatter_elements, step=scattering(entries, combine_near_real), branch=scattering(entries, winner),
-       linear=summing, sparsity=scatter_sparsity(entries), cuts=deciding(1),
+       linear=summing, sparsity=scatter_sparsity(entries), cuts=deciding(1), outline=scatter_outline(entries),
        does="y[i, indices[i, j, k], k] = updates[i, j, k] for axis 1."),
     composite("TensorScatter", tensor_scatter, bind=bind_tensor_scatter),
 ]  # fmt: skip

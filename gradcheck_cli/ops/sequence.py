@@ -13,7 +13,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import MAX_STEPS, Tape, Var
 from gradcheck_cli.autodiff.trace import GraphFunction
-from gradcheck_cli.errors import LimitError
+from gradcheck_cli.errors import LimitError, counted
 from gradcheck_cli.graph import TensorType
 from gradcheck_cli.graph.containers import CONTAINERS, Optional, Sequence, described, element, mapped
 from gradcheck_cli.op import Op, composite, from_end, on_containers
@@ -56,7 +56,7 @@ def sequence_map(sequence: Any, *others: Any, body: GraphFunction) -> tuple[Sequ
         if isinstance(other, Sequence) and len(other.items) != len(items):
             raise ValueError(f"sequences of {len(items)} and {len(other.items)} do not go together")
     if len(body.graph.inputs) != 1 + len(others):
-        raise ValueError(f"the body takes {len(body.graph.inputs)} inputs, not {1 + len(others)}")
+        raise ValueError(f"the body takes {counted(len(body.graph.inputs), 'input')}, not {1 + len(others)}")
     rows = []
     for i, item in enumerate(items):
         with body.tape.scope(f"item{i}"):
@@ -81,7 +81,7 @@ def concat_from_sequence(sequence: Any, *, axis: int, new_axis: int = 0) -> Var:
         raise ValueError("there is nothing to put together")
     rank = max(item.ndim for item in items) + bool(new_axis)
     if not -rank <= axis < rank:
-        raise ValueError(f"axis {axis} is out of range for {rank} dimensions")
+        raise ValueError(f"axis {axis} is out of range for {counted(rank, 'dimension')}")
     pieces = [sym.unsqueeze(item, (axis,)) for item in items] if new_axis else items
     whole = sym.concat(pieces, axis)
     return sym.identity(whole) if len(pieces) == 1 else whole

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.errors import ModelError
+from gradcheck_cli.errors import ModelError, counted
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.memory import require_shape
 from gradcheck_cli.op import Op, box_rules, composite, deciding, from_end, narrowing, zero
@@ -56,7 +56,7 @@ def bind_reshape(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
         known = int(np.prod([d for d in shape if d != -1]))
         shape[shape.index(-1)] = x.size // known if known else 0
     if int(np.prod(shape)) != x.size:
-        raise ModelError(f"cannot reshape {list(x.shape)} ({x.size} entries) to {shape}")
+        raise ModelError(f"cannot reshape {list(x.shape)} ({counted(x.size, 'entry')}) to {shape}")
     return {"shape": tuple(shape)}
 
 
@@ -64,7 +64,7 @@ def bind_flatten(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     """Metadata with the shape of the matrix; an axis equal to the rank is allowed."""
     axis = metadata.get("axis", 1)
     if not -x.ndim <= axis <= x.ndim:
-        raise ModelError(f"axis {axis} is out of range for {x.ndim} dimensions")
+        raise ModelError(f"axis {axis} is out of range for {counted(x.ndim, 'dimension')}")
     axis = axis + x.ndim if axis < 0 else axis
     rows = int(np.prod(x.shape[:axis]))
     return {"shape": (rows, int(np.prod(x.shape[axis:])))}
@@ -195,7 +195,7 @@ def constant_of_shape(*, shape: tuple[int, ...] = (), value: Any = None) -> Arra
 def eye_like(x: Array, *, dtype: Any = None, k: int = 0) -> Array:
     """A matrix of the shape of x with ones on diagonal k."""
     if x.ndim != 2:
-        raise ValueError(f"a matrix is needed, not {x.ndim} dimensions")
+        raise ValueError(f"a matrix is needed, not {counted(x.ndim, 'dimension')}")
     return np.eye(x.shape[0], x.shape[1], k=k).astype(x.dtype if dtype is None else dtype)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -19,11 +20,12 @@ from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.op import Op, Ops
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.ops.conv import correlated, reach, scattered, to_bias
+from gradcheck_cli.ops.conv import correlated, reach, scattered, to_bias, totals
 from gradcheck_cli.ops.pad import slice_vjp
 from gradcheck_cli.ops.pool import average_pool_vjp, shared_out, unpooled
 
 _TANH, _CONV, _POOL, _SLICE, _MISH = (OPS["", name] for name in ("Tanh", "Conv", "AveragePool", "Slice", "Mish"))
+_SOFTMAX, _HARD_SWISH = OPS["", "Softmax"], OPS["", "HardSwish"]
 _MOST = 1 << 30
 _MOST_TAPS = 32  # of filters, beyond which all windows would be too much to hold
 
@@ -35,6 +37,8 @@ def sparing(ops: Ops) -> Ops:
         _CONV.key: conv_by_convolutions,
         _POOL.key: average_pool_by_counts,
         _SLICE.key: slice_by_places,
+        _SOFTMAX.key: softmax_by_threshold,
+        _HARD_SWISH.key: hard_swish_by_factors,
     }
     own = {key: replace(OPS[key], vjp=rule) for key, rule in rules.items() if ops.get(key) is OPS[key]}
     if ops.get(_MISH.key) is _MISH:
@@ -47,6 +51,19 @@ def tanh_by_result(ct: Var, y: Var, x: Var) -> tuple[Var]:
     return (ct * (1.0 - y * y),)
 
 
+def softmax_by_threshold(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
+    """y (ct - sum(ct y)) along the axis; what is not a number does not exceed 0, so that one pass makes it 0."""
+    shares = x.tape.apply("ThresholdedRelu", y, alpha=0.0)
+    return (shares * (ct - sym.sum(ct * shares, (axis,))),)
+
+
+def hard_swish_by_factors(ct: Var, y: Var, x: Var) -> tuple[Var]:
+    """ct (s + x / 6 where |x| <= 3), s the hard sigmoid: factors, since Where takes ten times as long as a product."""
+    s = sym.clip(x * (1 / 6) + 0.5, 0.0, 1.0)
+    inside = sym.cast(x.tape.apply("LessOrEqual", sym.abs(x), x.tape.constant(3, x.dtype)), x.dtype)
+    return (ct * (s + inside * (s - 0.5)),)
+
+
 def mish(x: Var) -> Var:
     """x tanh(softplus(x)); runtimes have Softplus in float32 alone."""
     if x.dtype != np.float64:
@@ -57,14 +74,13 @@ def mish(x: Var) -> Var:
 def conv_by_convolutions(
     ct: Var, y: Var, x: Var, w: Var, *b: Var, group: int, **geometry: Any
 ) -> tuple[Var | None, ...]:
-    """Of a convolution of stride 1 ct_x is one too, by the filters turned around; ct_w is a product with all windows."""
+    """Of a convolution of stride 1 ct_x is one too, by the filters turned around; ct_w are products."""
     ct_x = ct_w = None
     if sym.wanted(x):
         plain = max(geometry["strides"]) == 1 and min(_margins(w, geometry)) >= 0
         ct_x = _turned(ct, w, group, geometry) if plain else scattered(ct, w, x, group, geometry)
     if sym.wanted(w):
-        few = prod(w.shape[2:]) <= _MOST_TAPS
-        ct_w = _by_product(ct, x, w, group, geometry) if few else correlated(x, ct, w.shape, group, geometry)
+        ct_w = _to_filters(ct, x, w, group, geometry)
     return ct_x, ct_w, *(to_bias(ct) if sym.wanted(each) else None for each in b)
 
 
@@ -122,6 +138,58 @@ def _turned(ct: Var, w: Var, group: int, geometry: dict[str, Any]) -> Var:
         w = sym.slice(w, [-1] * len(kernel), [-_MOST] * len(kernel), space, [-1] * len(kernel))
     pads = _margins(w, geometry)
     return ct.tape.apply("Conv", ct, w, group=group, **{**geometry, "pads": tuple(pads)})
+
+
+def _to_filters(ct: Var, x: Var, w: Var, group: int, geometry: dict[str, Any]) -> Var:
+    """The cotangent of the filters."""
+    *rows, columns = kernel = w.shape[2:]
+    if w.shape[:2] == (group, 1) and _keeps_space(w, geometry) and max(prod(rows), columns) <= _MOST_TAPS:
+        return _by_shifts(ct, x, w, geometry)
+    if prod(kernel) <= _MOST_TAPS:
+        return _by_product(ct, x, w, group, geometry)
+    return correlated(x, ct, w.shape, group, geometry)
+
+
+def _keeps_space(w: Var, geometry: dict[str, Any]) -> bool:
+    """True if there is a window for each place of x, at any size."""
+    same = [r - 1 for r in reach(w.shape[2:], geometry)] == totals(geometry["pads"])
+    return same and max(geometry["strides"]) == 1
+
+
+def _by_shifts(ct: Var, x: Var, w: Var, geometry: dict[str, Any]) -> Var:
+    """The cotangent of filters of one channel each: products of lines, which hold a channel of all samples.
+
+    An entry meets the places that a tap of the filter is away.  For that, x is shifted along all axes but the last, and
+    ct the other way along the last one: windows of x would be as many copies as there are taps.
+    """
+    lengths = zip(w.shape[2:], geometry["dilations"], geometry["pads"], strict=False)
+    *rows, columns = [[tap * step - begin for tap in range(taps)] for taps, step, begin in lengths]
+    (n, c, *space), lines = x.shape, (w.shape[0], 1, -1)
+    x, ct = (sym.transpose(v, (1, 0, *range(2, v.ndim))) for v in (x, ct))
+    moved = sym.concat(_shifted(ct, [[-away for away in columns]]), 1)
+    moved = sym.swap(sym.reshape(moved, (c, len(columns), -1)))
+    if rows:  # of the last two axes a shift is one along both together, which runtimes make faster
+        x = sym.reshape(x, (c, n, *space[:-2], space[-2] * space[-1]))
+        rows[-1] = [away * space[-1] for away in rows[-1]]
+    products = [sym.matmul(sym.reshape(seen, lines), moved) for seen in _shifted(x, rows)]
+    return sym.reshape(sym.concat(products, 1), w.shape)
+
+
+def _shifted(x: Var, aways: Sequence[Sequence[int]]) -> list[Var]:
+    """The entries of x so many places away along its last axes, for all pairs of these; zeros where there are none.
+
+    They are cut out of x with zeros around, since an axis may be shorter than a shift.
+    """
+    axes = range(x.ndim - len(aways), x.ndim)
+    begins, ends = [-min(each) for each in aways], [max(each) for each in aways]
+    front = (0,) * axes.start
+    wide = sym.pad(x, (*front, *begins, *front, *ends)) if any(begins + ends) else x
+
+    def part(away: Sequence[int]) -> Var:
+        starts = [each + begin for each, begin in zip(away, begins, strict=True)]
+        return sym.slice(wide, starts, [each - end or _MOST for each, end in zip(away, ends, strict=True)], axes)
+
+    return [part(away) if any(away) else x for away in product(*aways)]
 
 
 def _by_product(ct: Var, x: Var, w: Var, group: int, geometry: dict[str, Any]) -> Var:

@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 from msgspec import Struct, field
 
-from gradcheck_cli.errors import UsageError, shown
+from gradcheck_cli.errors import UsageError, counted, shown
 from gradcheck_cli.graph import Dim, Graph, Node, TensorType
 from gradcheck_cli.op import Ops, operator_of
 from gradcheck_cli.op.batching import elementwise
@@ -116,7 +116,9 @@ def check_traced(shapes: Mapping[str, Sequence[int]], settings: Settings) -> Non
 
 def _check_shape(name: str, shape: Sequence[int], declared: Sequence[Dim]) -> None:
     if len(shape) != len(declared):
-        raise UsageError(f"{_option(name, shape)} contradicts the model: {name!r} has {len(declared)} dimensions.")
+        raise UsageError(
+            f"{_option(name, shape)} contradicts the model: {name!r} has {counted(len(declared), 'dimension')}."
+        )
     for axis, (size, fixed) in enumerate(zip(shape, declared, strict=True)):
         if isinstance(fixed, int) and fixed != size:
             raise UsageError(f"{_option(name, shape)} contradicts the model: dimension {axis} is fixed to {fixed}.")

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.errors import GradcheckError, UsageError
+from gradcheck_cli.errors import GradcheckError, UsageError, counted
 from gradcheck_cli.formats import SPEC_SUFFIXES
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, TensorType, is_inexact
@@ -116,8 +116,7 @@ def _fitting(graph: Graph, folder: Path, settings: Settings, sizes: Mapping[str,
     for position, value in data["inputs"].items():
         where = f"{folder.name}/input_{position}.pb"
         if position >= len(names):
-            count = f"{len(names)} input{'s'[: len(names) != 1]}"
-            raise UsageError(f"{where} is one too many: the model has {count}.")
+            raise UsageError(f"{where} is one too many: the model has {counted(len(names), 'input')}.")
         name = names[position]
         if _wanted(name, value, settings):
             if isinstance(value, np.ndarray):

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import onnx
 from msgspec import Struct, structs
 from onnx.reference import ReferenceEvaluator
 
@@ -58,6 +59,7 @@ CHUNK = 8  # cases that a process takes at a time
 AGAIN = 3  # draws of numbers with which a step is tried alone
 TRIES = 400  # smaller models that are tried of one that fails
 SHRUNK = 6  # models of one kind of fault that a process shrinks; more are counted
+_POOLS = ("AveragePool", "LpPool", "MaxPool")
 _SIZES = {
     "size", "width", "n", "m", "k", "batch", "channels", "filters", "inner", "shape", "shapes", "space", "steps", "hidden",
     "kernel", "kernel_width", "rank", "count", "first", "second", "other", "length", "rows", "draw", "index", "out",
@@ -177,10 +179,11 @@ def _forward(tested: Model, sample: Sample) -> str:
     names = [o.name for o in sample.model.graph.output]
     given = dict(zip(names, run([tested[n] for n in names], sample.inputs), strict=True))
     share = SHARES["float32" if any(v.dtype == np.float32 for v in sample.inputs.values()) else "float64"]
-    wanted = _elsewhere(session_of, sample, names)
+    padded = structs.replace(sample, model=with_pads(sample.model))
+    wanted = _elsewhere(session_of, padded, names)
     if not forward_differs(wanted, given, share):
         return ""
-    other = _elsewhere(ReferenceEvaluator, sample, names)
+    other = _elsewhere(ReferenceEvaluator, padded, names)
     for n, value in wanted.items():
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             continue  # in other implementations variances get below 0 by roundings
@@ -195,6 +198,38 @@ def _elsewhere(opened: Callable[[Any], Any], sample: Sample, names: list[str]) -
     with suppress(Exception):
         return dict(zip(names, map(np.asarray, opened(sample.model).run(names, feeds)), strict=True))
     return {}
+
+
+def with_pads(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model whose dilated pools have the pads that `auto_pad` stands for, by the formula of ONNX's MaxPool.
+
+    onnxruntime leaves dilations out where it pads to the same size; ONNX's reference evaluator rounds the size of
+    SAME_LOWER down and pads its end, which ONNX says of SAME_UPPER.  With the pads written out both say the same.
+    """
+    made = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    values = (*made.graph.input, *made.graph.value_info, *made.graph.output)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
+    for node in made.graph.node:
+        if node.op_type in _POOLS and shapes.get(node.input[0]):
+            _pad(node, shapes[node.input[0]][2:])
+    return made
+
+
+def _pad(node: onnx.NodeProto, space: Sequence[int]) -> None:
+    """Writes the pads of a pool that is dilated and padded to the same size; it then has no window to round up to."""
+    attrs = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    same, dilations = attrs.get("auto_pad", b""), attrs.get("dilations", ())
+    if not same.startswith(b"SAME") or max(dilations, default=1) == 1:
+        return
+    strides = attrs.get("strides", [1] * len(space))
+    reach = [(k - 1) * d + 1 for k, d in zip(attrs["kernel_shape"], dilations, strict=True)]
+    sizes = zip(space, strides, reach, strict=True)
+    pads = [max((-(-size // stride) - 1) * stride + reached - size, 0) for size, stride, reached in sizes]
+    less, more = [p // 2 for p in pads], [p - p // 2 for p in pads]
+    kept = [a for a in node.attribute if a.name not in ("auto_pad", "ceil_mode", "pads")]
+    del node.attribute[:]
+    written = [*less, *more] if same == b"SAME_UPPER" else [*more, *less]
+    node.attribute.extend([*kept, onnx.helper.make_attribute("pads", written)])
 
 
 def _entries(value: Any) -> str:

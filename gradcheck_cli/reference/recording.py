@@ -60,11 +60,7 @@ def torch(module: Any, inputs: Any, path: str | os.PathLike[str], *, seed: int =
 
     named = _named(module, inputs, getattr(module, "forward", module))
     keywords = isinstance(inputs, Mapping)
-    parameters = (
-        {n: p for n, p in getattr(module, "named_parameters", dict)() if p.requires_grad}
-        if hasattr(module, "named_parameters")
-        else {}
-    )
+    parameters = {n: p for n, p in getattr(module, "named_parameters", tuple)() if p.requires_grad}
     device = next((p.device for p in parameters.values()), None)
 
     def run(values: Sequence[Array], weigh: Weigh) -> Recording:

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from msgspec import Struct
 
-from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean
+from gradcheck_cli.errors import GradcheckError, UsageError, counted, did_you_mean
 from gradcheck_cli.formats.whole_file import replacing
 from gradcheck_cli.graph import Array
 from gradcheck_cli.reference import engines
@@ -287,7 +287,7 @@ def _worst(x: str, given: Array | None, wanted: Array, bound: float) -> tuple[st
 def _pattern(given: Array, wanted: Array, bound: float) -> str:
     """A description of a wrong gradient beside the right one."""
     off = np.abs(given - wanted) > bound
-    what = f"{int(off.sum())} of {off.size} entries"
+    what = f"{int(off.sum())} of {counted(off.size, 'entry')}"
     if not off.any():
         return ""
     at = np.unravel_index(int(np.argmax(np.abs(given - wanted))), off.shape) if off.ndim else ()

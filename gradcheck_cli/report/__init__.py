@@ -27,6 +27,7 @@ class Format:
     good_for: str
     suffixes: tuple[str, ...] = ()
     streamed: bool = False  # written as checks end, else at the end of a run
+    whole: str = ""  # the function of a whole report, if not `document`, or `section` and `summary` of a streamed one
     stdout: bool = True  # may go to the standard output of a run
     folder: bool = False  # may be a folder, written DIR/
     for_people: bool = False  # people read errors on stderr, so that an error needs no record of its own
@@ -57,7 +58,8 @@ FORMATS = {
         Format("concise", "concise", "reading, a line a check", streamed=True, for_people=True),
         Format("json", "json_records", "scripts, and `gradcheck report` later", (".json",), instead=AS_JSON),
         Format(
-            "jsonl", "json_records", "pandas and DuckDB: a record a line", (".jsonl",), streamed=True, instead=AS_JSON
+            "jsonl", "json_records", "pandas and DuckDB: a record a line", (".jsonl",),
+            streamed=True, whole="lines", instead=AS_JSON,
         ),
         Format(
             "junit", "junit", "test reports of CI services, such as Jenkins and GitLab", (".xml",), instead=AS_XML
@@ -105,11 +107,11 @@ def parts(name: str, report: Report, style: Style) -> Iterator[str]:
 
 def _made(form: Format, report: Report, style: Style) -> Iterator[str]:
     module = form.load()
-    if form.streamed:
+    if form.streamed and not form.whole:
         yield from (module.section(group, style) for group in by_check(report.checks))
         yield module.summary(report, style)
     else:
-        document: str | Iterator[str] = module.document(report, style)
+        document: str | Iterator[str] = getattr(module, form.whole or "document")(report, style)
         yield from (document,) if isinstance(document, str) else document
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from gradcheck_cli.errors import counted, plural
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import (
     Style,
-    count,
     linked,
     name,
     paint,
     percent,
     place,
+    rough,
     short,
     took,
     without_excerpt,
@@ -94,9 +95,10 @@ def _found(check: Check) -> str:
         return f"{headline(check) or share_compared(check)}, max rel err {short(check.max_rel_err)}"
     checked, failed = check.entries.get("checked", 0), check.entries.get("failed", 0)
     if check.status == "fail":
-        return f"{failed}/{checked} {compared(check)} differ, max rel err {short(check.max_rel_err)}"
+        differ = plural(failed, "differs", "differ")
+        return f"{failed}/{checked} {compared(check, checked)} {differ}, max rel err {short(check.max_rel_err)}"
     if check.status == "inconclusive":
-        return f"{check.entries.get('inconclusive', 0)}/{checked} {compared(check)} cannot be judged"
+        return f"{check.entries.get('inconclusive', 0)}/{checked} {compared(check, checked)} cannot be judged"
     every = f"{checked} {compared(check, checked)}"
     return (
         every if check.zero_everywhere and not check.max_rel_err else f"{every}, max rel err {short(check.max_rel_err)}"
@@ -110,19 +112,18 @@ def headline(check: Check) -> str:
     if check.message:
         return check.message.removeprefix(f"{check.code}: ").strip()
     if check.status == "fail" and check.nodes.get("failed"):
-        failed, every = check.nodes["failed"], count(check.nodes["checked"], "node")
-        return f"{failed} of {every} {'fails on its' if failed == 1 else 'fail on their'} own"
+        failed, every = check.nodes["failed"], counted(check.nodes["checked"], "node")
+        return f"{failed} of {every} {plural(failed, 'fails on its', 'fail on their')} own"
     checked = check.entries.get("checked", 0)
     number = check.entries.get("failed" if check.status == "fail" else "inconclusive", 0)
     share = f" ({percent(number / checked)})" if checked else ""
-    what = {"fail": "differ", "inconclusive": "cannot be judged"}.get(check.status)
-    return f"{number} of {checked} {compared(check)} {what}{share}" if what else ""
+    what = {"fail": plural(number, "differs", "differ"), "inconclusive": "cannot be judged"}.get(check.status)
+    return f"{number} of {checked} {compared(check, checked)} {what}{share}" if what else ""
 
 
-def compared(check: Check, number: int = 0) -> str:
+def compared(check: Check, number: int) -> str:
     """The word for what was compared: entries of the Jacobian, or random projections of it; in the singular for one."""
-    one, many = ("projection", "projections") if check.mode in ("directional", "nodes") else ("entry", "entries")
-    return one if number == 1 else many
+    return plural(number, "projection" if check.mode in ("directional", "nodes") else "entry")
 
 
 def mode_said(check: Check) -> str:
@@ -135,6 +136,18 @@ def share_compared(check: Check) -> str:
     if check.nodes:
         return f"{check.nodes['checked']}/{check.nodes['total']} nodes"
     return f"{check.entries.get('checked', 0)}/{check.entries.get('total', 0)}"
+
+
+def errors_said(check: Check) -> tuple[str, str, str]:
+    """The largest errors, absolute and relative, and the noise, for the cells of a table."""
+    errors = (short(check.max_abs_err), short(check.max_rel_err)) if has_error(check) else ("-", "-")
+    return *errors, "-" if check.copy_of else rough(check.noise)
+
+
+def has_error(check: Check) -> bool:
+    """False for a gradient that is zero on both sides, which has no error to speak of, and where nothing was compared."""
+    zero = check.gradient.get("zero_fraction") == 1.0 and not (check.max_abs_err or check.of_two_models)
+    return bool(check.entries) and not check.copy_of and not zero
 
 
 def expectation(check: Check) -> str:
@@ -215,21 +228,21 @@ def totals(report: Report) -> str:
     """The numbers of checks by outcome, 12 checks: 11 passed, 1 failed."""
     told = [c for c in report.outcomes if c.status != "waived" or not c.ignored]
     statuses = ["pass" if c.status == "severed" and c.passes else c.status for c in told]
-    parts = [f"{count(statuses.count(status), word.removesuffix('s'), word)}{_let_through(status, report)}"
+    parts = [f"{counted(statuses.count(status), word.removesuffix('s'), word)}{_let_through(status, report)}"
              for status, word in COUNTED.items() if status in statuses]  # fmt: skip
     if apart := sum(c.status == "severed" and c.passes for c in report.outcomes):
         parts.insert(1, f"{apart} of them severed")
     if copies := sum(bool(c.copy_of) and c.status in ("pass", "severed") for c in report.outcomes):
-        parts.insert(1, count(copies, "of them a copy", "of them copies"))
+        parts.insert(1, counted(copies, "of them a copy", "of them copies"))
     if differ := sum(c.forward_differs for c in report.outcomes):
-        parts += [f"{count(differ, 'forward run differs', 'forward runs differ')}{_let_through('forward', report)}"]
+        parts += [f"{counted(differ, 'forward run differs', 'forward runs differ')}{_let_through('forward', report)}"]
     if stopped := sum(bool(c.at_health) for c in report.outcomes):
         parts += [f"{stopped} stopped by the health of gradients"]
     why = [
         "ignored by --ignore" if "--ignore" in c.ignored else "not in --select" for c in report.outcomes if c.ignored
     ]
     parts += [f"{number} {words}" for words, number in Counter(why).items()]
-    return f"{count(len(report.outcomes), 'check')}: {', '.join(parts) or 'nothing to do'}"
+    return f"{counted(len(report.outcomes), 'check')}: {', '.join(parts) or 'nothing to do'}"
 
 
 def _let_through(outcome: str, report: Report) -> str:

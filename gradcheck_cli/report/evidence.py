@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from gradcheck_cli.errors import clean
-from gradcheck_cli.report.concise import headline, pair_said, said_of, share_compared
+from gradcheck_cli.errors import clean, counted, plural
+from gradcheck_cli.report.concise import errors_said, headline, pair_said, said_of, share_compared
 from gradcheck_cli.report.text import (
     ENDLESS,
     Style,
     below,
     columns,
-    count,
     linked,
     name,
     opened,
@@ -50,7 +49,7 @@ def judged_rows(checks: Sequence[Check], titles: Sequence[str], labels: Labels, 
     they stand above them, whole if need be.
     """
     apart, folded = ([*checks], []) if style.verbosity > 0 else _folded(checks)
-    more = [(f"{count(len(some), 'row')}: see -v", *[""] * (len(titles) - 1)) for some in folded]
+    more = [(f"{counted(len(some), 'row')}: see -v", *[""] * (len(titles) - 1)) for some in folded]
     rows = [*apart, *map(_together, folded)]
     numbers = [_HEAD, *map(_errors, rows)]
     gaps = 2 * len(titles)
@@ -93,11 +92,8 @@ def _together(checks: Sequence[Check]) -> Check:
 
 
 def _errors(check: Check) -> tuple[str, ...]:
-    """The cells of a row right of its names; a gradient that is zero on both sides has no error to speak of."""
-    zero = check.gradient.get("zero_fraction") == 1.0 and not (check.max_abs_err or check.of_two_models)
-    nothing = zero or bool(check.copy_of)
-    errors = ("-", "-") if nothing else (short(check.max_abs_err), short(check.max_rel_err))
-    return share_compared(check), *errors, "-" if check.copy_of else rough(check.noise), said_of(check)[0]
+    """The cells of a row right of its names."""
+    return share_compared(check), *errors_said(check), said_of(check)[0]
 
 
 def _with_verdict(line: str, said: tuple[str, str, str], style: Style) -> str:
@@ -242,11 +238,11 @@ def _others(suspect: Suspect) -> Iterator[str]:
     """The results of the other nodes."""
     failed = suspect.tried - suspect.passed
     if failed > 1:
-        more = [*suspect.others, *([count(left, "more node")] if (left := failed - 1 - len(suspect.others)) else [])]
+        more = [*suspect.others, *([counted(left, "more node")] if (left := failed - 1 - len(suspect.others)) else [])]
         names = " and ".join(filter(None, (", ".join(more[:-1]), more[-1])))
         yield f"{names} {'fails' if failed == 2 else 'fail'} on {'its' if failed == 2 else 'their'} own as well"
         if suspect.passed:
-            yield f"{count(suspect.passed, 'other node')} on the way {_pass(suspect.passed)}"
+            yield f"{counted(suspect.passed, 'other node')} on the way {_pass(suspect.passed)}"
     elif suspect.unchecked and suspect.passed:
         yield f"{suspect.passed} of the {suspect.before + suspect.after} other nodes on the way {_pass(suspect.passed)}"
     elif suspect.before + suspect.after:
@@ -261,9 +257,9 @@ def _around(suspect: Suspect) -> str:
 
 
 def _pass(number: int) -> str:
-    return "passes on its own" if number == 1 else "pass on their own"
+    return plural(number, "passes on its own", "pass on their own")
 
 
 def _unchecked(suspect: Suspect) -> str:
-    whose = "its" if suspect.unchecked == 1 else "their"
-    return f"{count(suspect.unchecked, 'node')} could not be checked on {whose} own" if suspect.unchecked else ""
+    whose = plural(suspect.unchecked, "its", "their")
+    return f"{counted(suspect.unchecked, 'node')} could not be checked on {whose} own" if suspect.unchecked else ""

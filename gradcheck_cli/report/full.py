@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gradcheck_cli.errors import counted
 from gradcheck_cli.report.concise import ended, given_by, mode_said, totals
 from gradcheck_cli.report.evidence import entry_lines, judged_rows, suspect_lines, title_lines
 from gradcheck_cli.report.health import gate_lines, health_tables
@@ -14,7 +15,6 @@ from gradcheck_cli.report.text import (
     Style,
     both,
     columns,
-    count,
     labels,
     name,
     opened,
@@ -75,7 +75,7 @@ def header(check: Check, style: Style) -> Iterator[str]:
 def _size(check: Check) -> str:
     """The opsets of a model and the number of its nodes."""
     opsets = [f"{name(domain) or 'opset'} {v}" for domain, v in sorted(check.model.opset.items())]
-    return ", ".join(opsets + ([count(check.model.nodes, "node")] if check.model.nodes else []))
+    return ", ".join(opsets + ([counted(check.model.nodes, "node")] if check.model.nodes else []))
 
 
 def how_checked(check: Check) -> Iterator[str]:
@@ -87,7 +87,7 @@ def how_checked(check: Check) -> Iterator[str]:
     if check.source != "internal":
         yield f"y computed by {name(check.source)}"
     if check.points > 1:
-        yield count(check.points, "point")
+        yield counted(check.points, "point")
     if check.dims:
         yield name(check.sizes)
     yield from (f"{name(k)} in {low:g},{high:g}" for k, (low, high) in check.ranges.items())
@@ -148,13 +148,13 @@ def _method(check: Check) -> Iterator[tuple[str, str]]:
         return
     tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"
     if not check.copy_of:
-        yield "method", f"{name(f'{mode_said(check)}, {check.method}')}; {tolerance}; {count(check.points, 'point')}"
+        yield "method", f"{name(f'{mode_said(check)}, {check.method}')}; {tolerance}; {counted(check.points, 'point')}"
     if check.forward:
         yield "forward", held_against(check)
     if check.coloring:
         yield (
             "coloring",
-            f"{count(check.coloring['rows'], 'row')} perturbed in {count(check.coloring['colors'], 'group')}",
+            f"{counted(check.coloring['rows'], 'row')} perturbed in {counted(check.coloring['colors'], 'group')}",
         )
 
 
@@ -173,7 +173,7 @@ def _of_two_models(shown: Sequence[Check], style: Style) -> str:
 def _two_headers(check: Check, style: Style) -> Iterator[str]:
     where = "each in its own dtype" if check.dtype == "model" else "both in float64"
     facts = [", ".join(check.model.dtypes), where, f"seed {check.seed}"]
-    facts += [count(check.points, "point")] if check.points > 1 else []
+    facts += [counted(check.points, "point")] if check.points > 1 else []
     facts += [name(check.sizes)] if check.dims else []
     first, second = name(str(check.forward.get("compared_with") or "?")), name(check.model.uri)
     yield f"A  {paint(first, 'bold', style.color)}"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradcheck_cli.errors import clean
+from gradcheck_cli.errors import clean, counted
 from gradcheck_cli.report import text as places
 from gradcheck_cli.report.concise import CODE, LEVELS, forward_reason, forward_text, outcome, said_of, subject, totals
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, count, took
+from gradcheck_cli.report.text import Style, took
 from gradcheck_cli.results.record import FORWARD, Check, Report
 
 MOST = 10  # annotations of a level that a step shows
@@ -46,7 +46,7 @@ def _annotations(report: Report, level: str) -> Iterator[str]:
     shown = found if len(found) <= MOST else found[: MOST - 1]
     yield from (made(report.checks[index]) for index, made in shown)
     if left := len(found) - len(shown):
-        yield f"::{level} title=gradcheck::{count(left, 'more check')} did not pass: see the log of this step"
+        yield f"::{level} title=gradcheck::{counted(left, 'more check')} did not pass: see the log of this step"
 
 
 def forward_annotation(check: Check) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.report.text import Style, count, cut, name, opened, percent, precise, shape, short, table, wrapped
+from gradcheck_cli.errors import counted, plural
+from gradcheck_cli.report.text import Style, cut, name, opened, percent, precise, shape, short, table, wrapped
 from gradcheck_cli.results.measures import Health, Layer, Precision, Spot
 from gradcheck_cli.results.record import Check
 
@@ -43,9 +44,9 @@ def _precision_facts(check: Check, found: Precision) -> Iterator[str]:
     else:
         yield f"{name(found.dtype)}: the gradient is zero"
     if found.nonfinite:
-        yield f"{count(found.nonfinite, 'entry', 'entries')} not finite"
+        yield f"{counted(found.nonfinite, 'entry')} not finite"
     if found.underflow:
-        yield f"{count(found.underflow, 'entry', 'entries')} underflow to 0"
+        yield f"{counted(found.underflow, 'entry')} {plural(found.underflow, 'underflows', 'underflow')} to 0"
     if found.first is not None:
         way = ", backwards" if found.first.way == "backward" else ""
         yield f"first {_WHAT.get(found.first.what, name(found.first.what))} at {spelled(found.first.spot)}{way}"
@@ -101,7 +102,7 @@ def health_tables(checks: Sequence[Check], style: Style) -> Iterator[str]:
         yield from wrapped(title + ", ".join(figures(check)), style.width, "")
         yield from layer_table(health.layers, style)
         if health.depth > len(health.layers):
-            yield f"... {health.depth - len(health.layers)} more layers"
+            yield f"... {counted(health.depth - len(health.layers), 'more layer')}"
         yield from (line for fact in findings(health) for line in wrapped(fact, style.width, "  ", "    "))
 
 
@@ -163,7 +164,7 @@ def findings(health: Health) -> Iterator[str]:
     yield from _entries(health)
     yield from _dead(health)
     if health.saturated:
-        yield f"{health.saturated} of {health.units} units saturated"
+        yield f"{health.saturated} of {counted(health.units, 'unit')} saturated"
     if health.lost is not None:
         yield f"zero everywhere: it becomes zero at {name(str(health.lost))}"
     if health.ratio is not None:
@@ -178,7 +179,7 @@ def _entries(health: Health) -> Iterator[str]:
     pairs = (lost.forward, ""), (lost.backward, ", backwards")
     first = [f"{spelled(spot)}{way}" for spot, way in pairs if spot]
     if lost.entries or first:
-        what = f"{lost.entries} entries not finite" if lost.entries else "not finite"
+        what = f"{counted(lost.entries, 'entry')} not finite" if lost.entries else "not finite"
         yield what + (f" (first at {first[0]})" if first else "")
 
 
@@ -188,7 +189,7 @@ def _dead(health: Health) -> Iterator[str]:
         all_of_them = (worst.dead, worst.units) == (health.dead, health.units)
         where = spelled(worst.spot)
         most = where if all_of_them else f"{worst.dead} of {worst.units} of {where}"
-        yield f"{health.dead} of {health.units} units dead ({most})"
+        yield f"{health.dead} of {counted(health.units, 'unit')} dead ({most})"
 
 
 def _flow(health: Health) -> str:
@@ -196,4 +197,4 @@ def _flow(health: Health) -> str:
     words = [word for word in ("vanishing", "exploding") if word in health.shows]
     where = f", most at {spelled(health.steepest.spot)}" if words and health.steepest is not None else ""
     told = f": {words[0]}{where}" if words else ""
-    return f"gradient norm first/last layer {health.ratio:.2g} ({count(health.depth, 'layer')}){told}"
+    return f"gradient norm first/last layer {health.ratio:.2g} ({counted(health.depth, 'layer')}){told}"

@@ -8,11 +8,11 @@ what stands here does not change.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 
 from gradcheck_cli.report.text import Style
-from gradcheck_cli.results.record import RUN_SCHEMA, SCHEMA, SEVERITY, Check, Report
+from gradcheck_cli.results.record import BLANK, RECORDED, RUN_SCHEMA, SCHEMA, SEVERITY, Check, Kept, Report, strict
 from gradcheck_cli.results.typed import Schema, json_type
 
 _NUMBER: Schema = {
@@ -32,13 +32,30 @@ def summary(report: Report, style: Style) -> str:
     return ""
 
 
+def lines(report: Report, style: Style) -> Iterator[str]:
+    """All records, a line each."""
+    for fields in _fields(report.checks):
+        yield "{" + ", ".join([f'"{name}": {text}' for name, text in fields.items()]) + "}\n"
+
+
 def document(report: Report, style: Style) -> Iterator[str]:
     """A document of all records with the exit code, record by record: a line for each field of one."""
     yield f'{{\n  "schema": {_text_of(RUN_SCHEMA)},\n  "exit_code": {report.exit_code},\n  "checks": ['
-    for number, check in enumerate(report.checks):
-        fields = ",\n      ".join(f'"{name}": {_text_of(value)}' for name, value in check.as_json().items())
-        yield f"{',' * bool(number)}\n    {{\n      {fields}\n    }}"
+    for number, fields in enumerate(_fields(report.checks)):
+        told = ",\n      ".join([f'"{name}": {text}' for name, text in fields.items()])
+        yield f"{',' * bool(number)}\n    {{\n      {told}\n    }}"
     yield f"{chr(10) + '  ' if report.outcomes else ''}]\n}}\n"
+
+
+def _fields(checks: Sequence[Check]) -> Iterator[dict[str, str]]:
+    """The JSON text of each field of some records; records that stand as JSON in a file are not made for it."""
+    texts = checks.texts if isinstance(checks, Kept) else None
+    if texts is None:
+        yield from ({name: _text_of(value) for name, value in check.as_json().items()} for check in checks)
+        return
+    missing = {name: _text_of(strict(getattr(BLANK, name))) for name in RECORDED}  # in records of earlier versions
+    for fields in texts(range(len(checks))):
+        yield {"schema": _text_of(SCHEMA), **{name: fields.get(name, empty) for name, empty in missing.items()}}
 
 
 def result_schema() -> Schema:

@@ -6,10 +6,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gradcheck_cli.report.concise import CODE, WORD, outcome, said_of, share_compared, subject, totals
+from gradcheck_cli.errors import counted
+from gradcheck_cli.report.concise import CODE, WORD, errors_said, outcome, said_of, share_compared, subject, totals
 from gradcheck_cli.report.evidence import entry_lines
 from gradcheck_cli.report.health import gate_text
-from gradcheck_cli.report.text import Style, count, name, shape, short, took
+from gradcheck_cli.report.text import Style, name, shape, took
 from gradcheck_cli.results.record import Check, Report
 
 _HEAD = "| check | x | y | entries | max abs err | max rel err | verdict |\n|---|---|---|---:|---:|---:|---|\n"
@@ -45,14 +46,14 @@ def _assembled(report: Report, checks: Sequence[Check], parts: Iterable[str]) ->
     yield f"## gradcheck: {totals(report)}\n\n{_HEAD}"
     yield from (f"{_row(check)}\n" for check in checks)
     left = len(report.checks) - len(checks)
-    yield f"\n... and {count(left, 'more check')}\n" if left else ""
+    yield f"\n... and {counted(left, 'more check')}\n" if left else ""
     yield from parts
     yield f"\n{totals(report)} {took(report)}\n"
 
 
 def _row(check: Check) -> str:
     word, _, rest = said_of(check)
-    errors = (short(check.max_abs_err), short(check.max_rel_err)) if check.entries and not check.copy_of else ("", "")
+    errors = errors_said(check)[:2] if check.entries else ("", "")
     entries = share_compared(check) if check.entries else ""
     x, y = (_code(f"{n} {shape(s)}") if n else "" for n, s in ((check.x, check.x_shape), (check.y, check.y_shape)))
     gate = f", **{_text(name(', '.join(check.at_health)))}**" if check.at_health else ""

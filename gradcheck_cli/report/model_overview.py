@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gradcheck_cli.checks.inspection import Inspection, PairCost, TensorFacts
+from gradcheck_cli.errors import counted
 from gradcheck_cli.report.text import (
     ENDLESS,
     Style,
     apart,
     below,
     columns,
-    count,
     labels,
     name,
     paint,
@@ -32,7 +32,7 @@ _CUT = 10  # severed pairs shown, unless all are asked for
 def text(found: Inspection, style: Style) -> str:
     """The whole overview as text."""
     opsets = [f"opset {v}" if not domain else f"{domain} {v}" for domain, v in sorted(found.opset.items())]
-    head = f"{paint(name(found.uri), 'bold', style.color)}  {', '.join([*opsets, count(found.nodes, 'node')])}"
+    head = f"{paint(name(found.uri), 'bold', style.color)}  {', '.join([*opsets, counted(found.nodes, 'node')])}"
     parts = [[head], [*_tensors(found, style)], [*_facts(found, style)]]
     parts += [[*_blocked(found, style), *_severed(found, style)], [*_costs(found, style)]]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.errors import clean
+from gradcheck_cli.errors import clean, counted, plural
 from gradcheck_cli.report.concise import CODE, WORD, as_expected
 from gradcheck_cli.report.health import health_lines
-from gradcheck_cli.report.text import Style, count, cut, linked, name, opened, percent, short, wrapped
+from gradcheck_cli.report.text import Style, cut, linked, name, opened, percent, short, wrapped
 from gradcheck_cli.results.record import BranchCounts, Check
 
 _SHOWN = 5  # of one table
@@ -71,7 +71,7 @@ def remark_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
         pair = "" if len(some) == len(checks) else f"{' / '.join(map(name, some[0].derivative))}: "
         yield from wrapped(f"{pair}{name(note)}", style.width, _LABEL, _SPACE)
     if len(about) > _SHOWN:
-        yield f"{_LABEL}{count(len(about) - _SHOWN, 'more note')}: see -v"
+        yield f"{_LABEL}{counted(len(about) - _SHOWN, 'more note')}: see -v"
 
 
 def _claims(checks: Sequence[Check], style: Style) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _claims(checks: Sequence[Check], style: Style) -> Iterator[str]:
         groups.setdefault((claim["kind"], how), []).append(name(claim["by"]))
     for (kind, how), names in groups.items():
         more = f" and {len(names) - _GIVEN} more" if len(names) > _GIVEN else ""
-        text = f"by {kind}{'s'[: len(names) > 1]} {', '.join(names[:_GIVEN])}{more}; {how}"
+        text = f"by {plural(len(names), kind)} {', '.join(names[:_GIVEN])}{more}; {how}"
         yield from wrapped(text, style.width, "  given      ", _SPACE)
 
 
@@ -92,7 +92,8 @@ def _uncovered(checks: Sequence[Check], style: Style) -> Iterator[str]:
     most = max((c.branches for c in checks if c.missed), key=lambda b: b["total"] - b["covered"], default=None)
     if most is not None:
         left = most["total"] - most["covered"]
-        text = f"{left} of {most['total']}{_of_operator(most)} sides never taken: try --points {_TRIED}"
+        sides = plural(most["total"], "side")
+        text = f"{left} of {most['total']}{_of_operator(most)} {sides} never taken: try --points {_TRIED}"
         yield from wrapped(text, style.width, "  branches   ", _SPACE)
 
 
@@ -165,7 +166,7 @@ def power_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
 
 def _sentence(mode: str, checks: Sequence[Check]) -> str:
     reasons = [check.chosen for check in checks if check.chosen]
-    more = f" (and {count(len(reasons) - 1, 'more pair')} as large)" if len(reasons) > 1 else ""
+    more = f" (and {counted(len(reasons) - 1, 'more pair')} as large)" if len(reasons) > 1 else ""
     why = f", since {name(reasons[0])}{more}" if reasons else ""
     right = [c for c in checks if c.status != "fail" and c.power.keys() >= _SAID[mode]]  # what failed missed nothing
     return f"{_NAMES[mode]}{why}" + (f": {_missed(mode, max(right, key=_weakness))}" if right else "")

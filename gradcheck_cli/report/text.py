@@ -154,11 +154,6 @@ def shape(sizes: Sequence[int]) -> str:
     return f"[{','.join(map(str, sizes))}]"
 
 
-def count(number: int, one: str, many: str = "") -> str:
-    """A number and what it counts: 1 check, 2 checks."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def percent(share: float) -> str:
     """A share as one reads it: 3.1%, 100%, 0.02%."""
     return f"{100 * share:.1f}".removesuffix(".0") + "%" if share >= 0.001 else f"{100 * share:.1g}%"

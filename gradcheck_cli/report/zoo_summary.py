@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from gradcheck_cli.errors import counted
 from gradcheck_cli.report.concise import CODE, COUNTED, WORD, said_of, totals
-from gradcheck_cli.report.text import ENDLESS, Style, apart, columns, count, linked, name, paint, table, took
+from gradcheck_cli.report.text import ENDLESS, Style, apart, columns, linked, name, paint, table, took
 from gradcheck_cli.results.record import SEVERITY, Check, Report
 
 
@@ -26,7 +27,7 @@ def document(
     failing.sort(key=lambda group: SEVERITY.index(worst(group.checks).exit_code))  # the worst first, else as they were
     parts = [_counts(groups)] if style.verbosity >= 0 and groups else []
     parts += ["\n".join(_failing(failing[:most], detail, style))]
-    parts += [f"... {count(len(failing) - most, 'more model')}: {name(more)}"] if len(failing) > most else []
+    parts += [f"... {counted(len(failing) - most, 'more model')}: {name(more)}"] if len(failing) > most else []
     last = f"{totals(report)}" + (f" {took(report)}" if report.duration_s else "")
     return "\n\n".join([part for part in parts if part] + [last]) + "\n"
 
@@ -78,7 +79,7 @@ def _failing(groups: Sequence[Group], detail: Callable[[str], str], style: Style
 def _share(group: Group) -> str:
     """The number of checks of a job that failed, 2 of 3 checks."""
     failed = sum(not passed([each]) for each in group.checks)
-    return f"{failed} of {count(len(group.checks), 'check')}" if len(group.checks) > 1 else ""
+    return f"{failed} of {counted(len(group.checks), 'check')}" if len(group.checks) > 1 else ""
 
 
 def _reason(detail: str, style: Style) -> list[str]:

@@ -19,11 +19,15 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, BinaryIO, TypeAlias
 
+from msgspec import DecodeError, Raw
+from msgspec.json import Decoder
+
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.results.record import RUN_SCHEMA, SCHEMA, Check, Kept
-from gradcheck_cli.results.typed import Unfit, brief, reader
+from gradcheck_cli.results.typed import Unfit, brief, from_texts, reader
 
 Tell: TypeAlias = Callable[[str], object]
+_SELDOM = 100_000  # objects that are made between two collections
 _LARGEST, _BLOCK = 2 << 30, 1 << 20  # bytes of a file, and of it at once
 _NO_SPACE = re.compile(r"[^ \t\r\n]")
 _RUN = re.compile(rf'{{\s*"schema": *"{RUN_SCHEMA}",\s*"exit_code": *\d+,\s*"checks": *\[')  # how we begin one
@@ -59,6 +63,30 @@ def check_from_json(value: Mapping[str, Any]) -> Check:
     return check
 
 
+def check_from_texts(fields: Mapping[str, str]) -> Check:
+    """The `Check` of a record by the JSON text of each of its fields; values that many records share are made once."""
+    schema = json.loads(fields.get("schema", "null"))
+    if schema != SCHEMA:
+        raise UsageError(f"no result of gradcheck: {_instead({'schema': schema})}")
+    try:
+        check = from_texts(Check, fields)
+    except Unfit as error:
+        raise UsageError(f"no result of gradcheck: {error}") from None
+    assert isinstance(check, Check)
+    return check
+
+
+_split = Decoder(dict[str, Raw]).decode
+
+
+def texts_in(text: bytes) -> dict[str, str]:
+    """The JSON text of each field of a record, of which nothing else is read; ValueError for what is no JSON."""
+    try:
+        return {name: str(bytes(value), "utf-8") for name, value in _split(text).items()}
+    except DecodeError:  # as half a letter is for it, which stands in names of files that are no UTF-8
+        return {name: json.dumps(value) for name, value in json.loads(text).items()}
+
+
 def _records(value: Any) -> list[Any]:
     """The records of a run, or the one that stands alone."""
     if not isinstance(value, dict) or value.get("schema") != RUN_SCHEMA:
@@ -78,14 +106,16 @@ def _instead(value: Any) -> str:
 
 @contextmanager
 def many() -> Iterator[None]:
-    """Turns garbage collection off while thousands of records are read: none of them is part of a cycle."""
-    enabled = gc.isenabled()
-    gc.disable()
+    """Lets garbage be collected seldom while thousands of records are read: none of them is part of a cycle.
+
+    Pages are made of what is, so that without any collection the memory would grow with them.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(_SELDOM, *before[1:])
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        gc.set_threshold(*before)
 
 
 _HELD = 1000  # records that stay in memory as they were read
@@ -117,6 +147,8 @@ def put_aside(path: str, tell: Tell | None = None) -> Kept:
 
 def joined(parts: Sequence[Kept]) -> Kept:
     """The records of several, one after another."""
+    if len(parts) == 1:
+        return parts[0]
     places = [(part, place) for part in parts for place in range(len(part))]
 
     def read(some: Sequence[int]) -> Iterator[Check]:

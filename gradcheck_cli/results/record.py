@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import is_
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, overload
 
-from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.errors import UsageError, counted, did_you_mean
 from gradcheck_cli.results.measures import WORDS, Drawn, Health, Precision, Severed
 from gradcheck_cli.results.typed import Count, Displayed, Indices, Keys, Only, Read, field_names, is_record
 
@@ -303,7 +304,7 @@ class Check(Displayed):
         """Remarks on branches that no point has taken: the first by name, the others by number."""
         named = tuple(self.branches.get("missed", ()))
         more = self.branches.get("total", 0) - self.branches.get("covered", 0) - len(named)
-        return (*named, *([f"and {more} more branch{'es'[: 2 * (more > 1)]} not covered"] if more else []))
+        return (*named, *([f"and {counted(more, 'more branch')} not covered"] if more else []))
 
     @property
     def of_two_models(self) -> bool:
@@ -391,7 +392,7 @@ class Check(Displayed):
 
         It grows by what pictures are drawn from, if that was kept, only where `pictured`.
         """
-        record = {"schema": SCHEMA, **{name: strict(getattr(self, name)) for name in _RECORDED}}
+        record = {"schema": SCHEMA, **{name: strict(getattr(self, name)) for name in RECORDED}}
         if pictured and self.picture is not None:
             record["picture"] = strict(self.picture.small.as_json())
         return record
@@ -436,17 +437,23 @@ class FirstCheck:
         return cls(job, checks[0].structure, tuple(tuple(c.branches.get("missed", ())) for c in checks))
 
 
-_RECORDED = tuple(name for name in field_names(Check) if name != "picture")
+RECORDED = tuple(name for name in field_names(Check) if name != "picture")
 
 
 class Kept(Sequence[Check]):
     """Records that stay in a file, however many there are: each is read when it is asked for.
 
-    `outcomes` are the same records reduced to names and outcomes; `read` gives the records at some places, in that order.
+    `outcomes` are the same records reduced to names and outcomes; `read` gives the records at some places, in that order,
+    and `texts`, if the file has them as JSON, the text of each field of these.
     """
 
-    def __init__(self, outcomes: Sequence[Check], read: Callable[[Sequence[int]], Iterator[Check]]) -> None:
-        self.outcomes, self.read = outcomes, read
+    def __init__(
+        self,
+        outcomes: Sequence[Check],
+        read: Callable[[Sequence[int]], Iterator[Check]],
+        texts: Callable[[Sequence[int]], Iterator[Mapping[str, str]]] | None = None,
+    ) -> None:
+        self.outcomes, self.read, self.texts = outcomes, read, texts
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -467,12 +474,18 @@ class Kept(Sequence[Check]):
 
     def some(self, places: Sequence[int]) -> Kept:
         """The records of some places, which stay in their file too."""
-        return Kept([self.outcomes[i] for i in places], lambda some: self.read([places[i] for i in some]))
+        texts = self.texts
+        return Kept(
+            [self.outcomes[i] for i in places],
+            lambda some: self.read([places[i] for i in some]),
+            texts and (lambda some: texts([places[i] for i in some])),
+        )
 
     def changed(self, change: Callable[[Check], Check], *, by_all: bool = False) -> Kept:
         """The records with a change applied to each; `by_all` if the change needs more than the outcome."""
-        outcomes = (change(check).outcome for check in self) if by_all else map(change, self.outcomes)
-        return Kept([*outcomes], lambda places: map(change, self.read(places)))
+        outcomes = [change(check).outcome for check in self] if by_all else [*map(change, self.outcomes)]
+        same = not by_all and all(map(is_, outcomes, self.outcomes))
+        return self if same else Kept(outcomes, lambda places: map(change, self.read(places)))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

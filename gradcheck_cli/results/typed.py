@@ -12,7 +12,7 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from msgspec import Struct
@@ -114,6 +114,28 @@ def json_type(kind: Any) -> JsonType:
     return _PLAIN[kind]
 
 
+@cache
+def field_readers(kind: Any) -> Mapping[str, Reader]:
+    """The functions that read the fields of a struct, a dataclass or a typed dictionary, by name."""
+    return {name: json_type(hint).read for name, hint in get_type_hints(kind, include_extras=True).items()}
+
+
+def from_texts(kind: Any, texts: Mapping[str, str]) -> Any:
+    """A record by the JSON text of each of its fields; values that many records share are made once."""
+    given = {name: _of_text(kind, name, texts[name]) for name in field_readers(kind) if name in texts}
+    return kind(**_together(given, _needed(kind)))
+
+
+@lru_cache(1 << 12)
+def _of_text(kind: Any, field: str, text: str) -> Any:
+    """The value of a field by its text."""
+    try:
+        return field_readers(kind)[field](json.loads(text))
+    except Unfit as error:
+        error.way.append(f".{field}")
+        raise
+
+
 def is_record(kind: Any) -> bool:
     """True for a struct or a dataclass, and for a value of one."""
     return is_dataclass(kind) or hasattr(kind, "__struct_fields__")
@@ -126,6 +148,7 @@ def field_names(kind: type) -> tuple[str, ...]:
     return found or tuple(each.name for each in fields(kind))
 
 
+@cache
 def _needed(kind: Any) -> list[str]:
     """Fields of a struct or a dataclass without a default."""
     if issubclass(kind, Struct):  # those with a default come last

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradcheck_cli.checks.forward.runtime import answers, installed
+from gradcheck_cli.checks.forward.runtime import GraphRuns, installed
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.export.derivatives import with_unique_names
 from gradcheck_cli.export.proof import require_runs
 from gradcheck_cli.formats.onnx.opset import LOWEST
-from gradcheck_cli.formats.onnx.write import ExternalConstants, serialized, to_proto
+from gradcheck_cli.formats.onnx.write import EXTERNAL_ABOVE, ExternalConstants, serialized, to_proto
 from gradcheck_cli.formats.whole_file import replacing
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.training.optimizers import RATE
 
@@ -70,20 +70,20 @@ if __name__ == "__main__":
 def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str]:
     """Writes the files of a training step; each is written as a whole or not at all.
 
-    Frozen weights of some size are in a file `frozen.data` that both graphs read.  Without them, graphs are run by
-    onnxruntime first, where it is installed; gives notes on that.
+    Frozen weights of some size are in a file `frozen.data` that both graphs read.  Graphs are run by onnxruntime
+    first, where it is installed; gives notes on that.
     """
     to, notes = Path(folder), list[str]()
     to.mkdir(parents=True, exist_ok=True)
     graphs = {name: with_unique_names(model.graph) for name, model in step.models.items()}
     least = max(LOWEST, step.train.source.opset.get("", 0))
+    notes = [_proven(step, name, graph, least) for name, graph in graphs.items()] if installed() else []
     if any(value.nbytes > _LARGE for graph in graphs.values() for value in graph.constants.values()):
         with replacing(to / "frozen.data") as weights:
             shared = ExternalConstants(weights, "frozen.data")
             protos = {name: to_proto(graph, least=least, constants=shared.tensor) for name, graph in graphs.items()}
     else:
         protos = {name: to_proto(graph, least=least) for name, graph in graphs.items()}
-        notes = [_proven(step, name, serialized(proto)) for name, proto in protos.items()] if installed() else []
     for name, proto in protos.items():
         with replacing(to / name) as file:
             file.write(serialized(proto))
@@ -94,16 +94,19 @@ def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str
     return [note for note in notes if note]
 
 
-def _proven(step: TrainingStep, name: str, data: bytes) -> str:
+def _proven(step: TrainingStep, name: str, graph: Graph, least: int) -> str:
     """A note on the run of a graph by onnxruntime at the first values; UnsupportedError where it refuses it alone."""
     model = step.models[name]
+    if sum(value.nbytes for value in graph.constants.values()) > EXTERNAL_ABOVE:
+        return ""
     first = {n: value for n, value in {**step.init, RATE: np.array(step.lr)}.items() if n in model.graph.inputs}
     try:
         tape = model.tape(model.graph.outputs, Settings(extra_feed_dict=first, seed=1))
     except GradcheckError:  # values at which the model does not run
         return ""
     values = {n: tape.named[n].value for n in (*model.graph.inputs, *model.graph.outputs) if n in tape.named}
-    return require_runs(data, model.graph, step.evaluate.graph, values, model.ops, answers)
+    data = serialized(to_proto(graph, least=least))
+    return require_runs(data, model.graph, step.evaluate.graph, values, model.ops, GraphRuns())
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -15,7 +15,7 @@ from msgspec import field as made_by
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.errors import UsageError, counted, did_you_mean
 from gradcheck_cli.graph import FreshNames, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.op import Along, Op, composite, deciding
@@ -161,6 +161,6 @@ def _target(scores: Tensor, classes: bool, axis: int, said: str) -> TensorType:
     if not classes:
         return TensorType(scores.dtype, tuple(dims))
     if not -len(dims) <= axis < len(dims) and len(dims) != 1:
-        raise UsageError(f"{said}: {scores.name!r} has {len(dims)} dimensions, and no axis {axis}.")
+        raise UsageError(f"{said}: {scores.name!r} has {counted(len(dims), 'dimension')}, and no axis {axis}.")
     del dims[axis if len(dims) > 1 else 0]
     return TensorType(np.dtype(np.int64), tuple(dims))

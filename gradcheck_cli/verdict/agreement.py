@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcheck_cli.errors import counted, plural
 from gradcheck_cli.graph import Array
 from gradcheck_cli.verdict.rule import Comparison, Ground, Status, Tolerance, allowance, magnitude
 
@@ -66,7 +67,8 @@ def difference(one: Array, other: Array, allowed: Array | float) -> str:
         return ""
     worst = np.unravel_index(int(np.argmax(np.where(apart, gap, -1.0))), gap.shape)
     most = f"{_place(worst)}: {wide(one)[worst]:.6g} here, {wide(other)[worst]:.6g} there"
-    return f"{int(apart.sum())} of {gap.size} entries differ, most of all {most}"
+    number = int(apart.sum())
+    return f"{number} of {counted(gap.size, 'entry')} {plural(number, 'differs', 'differ')}, most of all {most}"
 
 
 def _place(position: Sequence[Any]) -> str:

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from gradcheck_cli.errors import VERSION, UsageError, did_you_mean, shown
 from gradcheck_cli.formats.untrusted import content, opened, own_folder
+from gradcheck_cli.results import texts_in
 from gradcheck_cli.results.measures import Severed, Spot
 from gradcheck_cli.results.record import EXIT_CODES, Check, outcome_record
 
@@ -247,11 +248,11 @@ def finished(folder: Path) -> tuple[dict[str, tuple[Line, ...]], int]:
     return jobs, damaged
 
 
-def whole(folder: Path, lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
-    """The complete records of some lines, without the store's heads."""
+def texts(folder: Path, lines: Sequence[Line]) -> Iterator[dict[str, str]]:
+    """The complete records of some lines, without the store's heads: the JSON text of each field."""
     for data in raw(folder, lines):
         try:
-            record = json.loads(data)
+            record = texts_in(data)
             del record["zoo"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise UsageError(f"{folder / RECORDS} is damaged, or was changed meanwhile") from None

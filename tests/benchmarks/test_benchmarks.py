@@ -11,10 +11,12 @@ from types import ModuleType
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx.reference
 import pytest
 
-from benchmarks import goals, models, plots, readme, real_sizes, suites, table, timing
+import gradcheck_cli
+from benchmarks import goals, gradient_files, models, plots, readme, real_sizes, suites, table, timing
 from benchmarks.alone import alone
 from benchmarks.cases import CASES, Case
 from benchmarks.goals import Goal
@@ -33,6 +35,15 @@ def test_a_case_is_the_same_function_for_gradcheck_and_for_a_peer(case: Case):
     ours = trace(read_proto(case.model()).graph, {"x": case.x}, ops=OPS).named["y"].value
     theirs = case.function(numpy_library(), case.weights, case.x).reshape(case.y_shape)
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_one_thread_and_two_get_the_same_numbers_to_the_last_bit(case: Case, tmp_path: Path):
+    onnx.save(case.model(), tmp_path / "case.onnx")
+    model = gradcheck_cli.load(tmp_path / "case.onnx")
+    [one], [two] = (gradcheck_cli.check(model, "x", mode="full", jobs=jobs).checks for jobs in (1, 2))
+    names = ("entries", "max_abs_err", "max_rel_err", "noise", "needed", "gradient", "evaluations", "worst", "notes")
+    assert [getattr(one, name) for name in names] == [getattr(two, name) for name in names]
 
 
 ROWS = ((3, 16, 24, True, "relu", 2), (5, 48, 24, True, "hard_swish", 1))
@@ -80,7 +91,7 @@ def test_a_network_has_as_many_parameters_as_the_original(function: Function, pa
 def test_a_check_at_a_real_size_says_what_was_compared_or_why_it_was_stopped(tmp_path: Path):
     TINY[0].write(path := tmp_path / "network.onnx")
     full, nodes, stopped = (
-        real_sizes.check_file(str(path), mode, timeout)[1:]
+        real_sizes.check_file(str(path), mode, timeout)[2:]
         for mode, timeout in (("full", 60), ("nodes", 60), ("full", 1e-6))
     )
     assert full == ("pass", "1,280 of 1,280 entries")
@@ -88,6 +99,39 @@ def test_a_check_at_a_real_size_says_what_was_compared_or_why_it_was_stopped(tmp
     assert nodes[1].endswith(" nodes")
     assert stopped[0] == "limit"
     assert "took more than" in stopped[1]
+
+
+def test_gradient_files_of_models_are_held_against_differences(tmp_path: Path):
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "models").mkdir()
+    text = """<ir_version: 9, opset_import: ["" : 18]> m (float[N,3] x) => (float[N,3] y)
+        <float[3] w = {1, -2, 3}, float down = {DOWN}, float up = {1e9}>
+        { a = Mul(x, w) b = Sub(a, down) s = Sigmoid(b) y = Mul(s, up) }"""
+    for name, down in (("plain", "0"), ("saturated", "20")):  # where the Sigmoid of onnxruntime has no digits
+        onnx.save(onnx.parser.parse_model(text.replace("DOWN", down)), tmp_path / "models" / f"{name}.onnx")
+    by_name = [dict(zip(gradient_files.OF_MODELS, row, strict=True))
+               for row in gradient_files.of_models(tmp_path / "models").rows]  # fmt: skip
+    assert [(row["model"], row["by"]) for row in by_name] == [
+        (model, by) for model in ("plain", "saturated") for by in ("inputs", "params")
+    ]
+    assert all(row["sizes"] == 3 and row["error in float64"] < 1e-6 for row in by_name)
+    assert all(row["remarks"] == "" and row["in onnxruntime"] < 1e-4 for row in by_name[:2])
+    assert all("whose own run of the model is off by" in str(row["remarks"]) for row in by_name[2:])
+
+
+def test_a_wrong_gradient_file_is_found(tmp_path: Path):
+    pytest.importorskip("onnxruntime")
+    head = '<ir_version: 9, opset_import: ["" : 18]>'
+    model = "m (float[N,3] x) => (float[N,3] y) { y = Sin(x) }"
+    file = "m (float[N,3] x, float[N,3] y_grad) => (float[N,3] x_grad) { x_grad = Mul(y_grad, x) }"
+    for name, text in (("model", model), ("file", file)):
+        onnx.save(onnx.parser.parse_model(head + text), tmp_path / f"{name}.onnx")
+    *_, wide, narrow, remarks = gradient_files.held(
+        str(tmp_path / "model.onnx"), str(tmp_path / "file.onnx"), ["x_grad"]
+    )
+    assert wide > 0.01
+    assert narrow > 0.01
+    assert "off by" in remarks
 
 
 def test_a_ratio_is_the_median_of_the_rounds():

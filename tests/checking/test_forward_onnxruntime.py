@@ -177,7 +177,7 @@ def test_a_rule_that_is_right_for_it_where_our_kernel_is_not_is_told(made: Made)
     record = check(made("(float[5] x) => (float[5] y) { y = Sin (x) }"), ops=ops)
     assert (record.status, record.code, record.gates) == ("pass", "", ("forward",))
     assert "'y' is not what onnxruntime" in record.forward["reason"]
-    assert "node 0 Sin 'y', 'y': 1 of 5 entries differ, most of all [3]" in record.forward["reason"]
+    assert "node 0 Sin 'y', 'y': 1 of 5 entries differs, most of all [3]" in record.forward["reason"]
     alone = gc.check(made("(float[5] x) => (float[5] y) { y = Sin (x) }"), forward="internal", ops=ops).checks[0]
     assert (alone.status, alone.entries["failed"]) == ("fail", 1)
 

@@ -14,7 +14,7 @@ import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.checks.parts import Part, Points, Shares
 from gradcheck_cli.checks.procedure import Procedure
-from gradcheck_cli.errors import UsageError
+from gradcheck_cli.errors import LimitError, UsageError
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
 from tests.checking.small import RNG, model, scaled, with_rule
@@ -139,3 +139,50 @@ def test_what_cannot_be_done_in_parts_is_refused(more: dict[str, Any]) -> None:
     tested = CASES["right"][0]
     with pytest.raises(UsageError, match="--engine dask"):
         Procedure(tested.source, Settings(**more), elsewhere=lambda count, points: iter(())).run("m")
+
+
+def dense(size: int) -> gc.Model:
+    return model(("Softmax", "x", "s"), ("Mul", "s v", "y"), x=(size,), inputs={"v": (size,)})
+
+
+DENSE, DENSER = dense(2000), dense(4000)
+TIGHT = 100 << 20  # bytes: a theoretical Jacobian of the former takes 32 MB, all of a comparison 112 MB
+IN_TURN: dict[str, Case] = {
+    "right": (DENSE, gc.OPS, {"x": ("x",)}),
+    "wrong": (DENSE, with_rule("Softmax", scaled("Softmax", 1.5)), {"x": ("x",)}),
+    "two points": (DENSER, gc.OPS, {"x": ("x",), "points": 2, "memory_limit": 4 * TIGHT}),
+    "two tensors": (DENSER, gc.OPS, {"memory_limit": 4 * TIGHT}),
+    "differences": (DENSE, gc.OPS, {"x": ("x",), "method": "richardson"}),
+}
+
+
+def limited(case: Case, **more: Any) -> Procedure:
+    tested, ops, given = case
+    settings = Settings(**{"mode": "full", "jobs": 1, "forward": "internal", "memory_limit": TIGHT, **given, **more})
+    return Procedure(tested.source, settings, ops)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", IN_TURN)
+def test_what_does_not_fit_the_memory_at_once_is_compared_in_parts(name: str) -> None:
+    tested, ops, given = IN_TURN[name]
+    procedure, expected = limited(IN_TURN[name]), whole((tested, ops, {**given, "memory_limit": None}))
+    found = procedure.run("net")
+    assert procedure.elsewhere is not None
+    assert [exact(record) for record in found] == [exact(record) for record in expected]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(figures(one), figures(other), rtol=1e-9, atol=1e-15)
+
+
+def test_no_more_memory_is_asked_for_than_a_comparison_takes() -> None:
+    asked = limited(IN_TURN["right"], memory_limit=16 << 20)
+    with pytest.raises(UsageError, match=r"4\.0e6 entries .* takes about [5-7]\d\.?\d* MiB"):
+        asked.run("net")
+    at_once = limited(IN_TURN["right"], second_order=True)  # which there is not in parts
+    with pytest.raises(UsageError, match=r"takes about 1[34]\d\.?\d* MiB"):
+        at_once.run("net")
+
+
+def test_the_time_limit_is_that_of_all_parts() -> None:
+    with pytest.raises(LimitError, match=r"more than 0\.01 s"):
+        limited(IN_TURN["right"], timeout=0.01).run("net")

@@ -29,6 +29,21 @@ def test_large_terms_that_cancel_are_no_failure(gain: float, seed: int, mode: st
     assert status == "pass" or (status == "inconclusive" and mode == "directional")  # sums may hide more
 
 
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("at", [0.04946228, 0.7, 1.3])
+def test_the_rounding_of_what_a_rule_computes_of_values_alone_is_no_failure(at: float, size: int):
+    """The minors of a matrix of equal entries, which the rule of Det takes, are roundings of zero."""
+    indices = np.zeros((size, size), np.int64)
+    tested = model(("Gather", "x i", "m"), ("Det", "m", "y"), x=(1,), constants={"i": indices})
+    assert check(tested, value=[at], mode="full").status == "pass"
+
+
+@pytest.mark.parametrize("factor", [-1.0, 1 + 1e-5])
+def test_a_wrong_rule_of_det_fails_beside_that(factor: float):
+    tested = model(("Det", "x", "y"), x=(3, 3))
+    assert check(tested, mode="full", ops=with_rule("Det", scaled("Det", factor))).status == "fail"
+
+
 @pytest.mark.parametrize("dtype", ["float64", "model"])
 def test_zero_in_the_models_own_dtype_passes(dtype: str):
     """A mean weighted by numbers that are all scaled by x does not depend on x."""

@@ -231,7 +231,7 @@ def test_a_forward_run_that_disagrees_with_the_shipped_output_is_gc404(net: Path
     assert (record.status, record.code, record.exit_code) == ("pass", "", 1)
     assert (record.gates, record.forward["agrees"], record.forward["code"]) == (("forward",), False, "GC404")
     assert "test_data_set_0" in record.forward["compared_with"]
-    assert "'y' is not what test_data_set_0/output_0.pb says: 1 of 8 entries differ" in record.forward["reason"]
+    assert "'y' is not what test_data_set_0/output_0.pb says: 1 of 8 entries differs" in record.forward["reason"]
     assert "[1,2]" in record.forward["reason"]
 
 

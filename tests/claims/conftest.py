@@ -9,7 +9,9 @@ import pytest
 
 from tests.claims.test_numbers import X, gradient
 from tests.claims.written import BACKWARD, BROKEN, FORWARD, W, plain, write
-from tests.cli.conftest import Command, Ran, entered, typed
+from tests.cli.conftest import entered, gradcheck
+
+__all__ = ["gradcheck"]  # a fixture
 
 
 @pytest.fixture
@@ -21,13 +23,3 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write(tmp_path / f"{name}.onnx", signature, W, FORWARD + backward)
     np.savez(tmp_path / "dump.npz", x=X, g=gradient(np.float32), h=2 * gradient(np.float32))
     return entered(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def gradcheck(folder: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command line in the folder."""
-
-    def run(*args: str) -> Ran:
-        return typed(capsys, *args)
-
-    return run

@@ -29,6 +29,7 @@ from gradcheck_cli.settings import Settings
 from gradcheck_cli.zoo import bundle as bundles
 from gradcheck_cli.zoo.bundle import MOST_BYTES, ValueReader, ValueWriter, load, write_arrays
 from gradcheck_cli.zoo.shelf import bundle_name, prune
+from tests.cli import models
 from tests.cli.conftest import Command, Ran
 
 FAILURES = Path(".gradcheck/failures")
@@ -79,6 +80,33 @@ def test_what_passes_is_waived_or_cannot_be_checked_leaves_nothing(gradcheck: Co
     ran = gradcheck(*line.split())
     assert not Path(".gradcheck").exists()
     assert "note:" not in ran.err
+
+
+def cut(more: str = "") -> None:
+    """A model whose output y has no derivative, and a spec that expects that."""
+    models.save(
+        Path("cut.onnx"), f"cut (float[3] x) => (float[3] y{', float[3] z' * bool(more)}) {{ y = Round (x) {more} }}"
+    )
+    expected = "{name: cut, model: cut.onnx, x: x, y: y, expect: {status: severed}}"
+    Path("expected.gradcheck.yaml").write_text(f"gradcheck: 1\nchecks:\n  - {expected}\n")
+
+
+def test_a_severed_check_that_fails_leaves_a_bundle_that_runs_again(gradcheck: Command) -> None:
+    cut()
+    [record] = records(gradcheck("cut.onnx", "--output-format", "json").out)
+    assert (record["status"], record["bundle"]) == ("severed", str(only_bundle()))
+    again = gradcheck("reproduce", record["bundle"])
+    assert (again.code, again.err) == (1, "note: the same as when it was saved, to the last bit\n")
+    assert "NO GRADIENT GC107  d y / d x: cut at node 0 Round 'y'" in again.out
+
+
+@pytest.mark.parametrize("model, more", [("expected.gradcheck.yaml", ""), ("cut.onnx", "z = Tanh (x)")])
+def test_a_severed_check_that_passes_leaves_nothing(gradcheck: Command, model: str, more: str) -> None:
+    cut(more)
+    ran = gradcheck(model)
+    assert ran.code == 0
+    assert "GC107" in gradcheck(model, "--output-format", "json").out
+    assert not Path(".gradcheck").exists()
 
 
 def test_the_same_check_has_one_bundle_and_another_has_its_own(gradcheck: Command) -> None:

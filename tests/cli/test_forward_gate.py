@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from tests.cli.conftest import Command, Ran
 
 MODEL = "net (float[3] x) => (float[3] y, float[3] z) { y = Tanh (x)  z = Exp (x) }"
-TOLD = "'z' is not what test_data_set_0/output_1.pb says: 1 of 3 entries differ"
+TOLD = "'z' is not what test_data_set_0/output_1.pb says: 1 of 3 entries differs"
 
 
 def ship(folder: Path, z: object) -> None:

@@ -127,10 +127,34 @@ def test_rows_of_weights_that_are_inputs(gradcheck: Command) -> None:
     np.testing.assert_allclose(found["b_grad"], slopes(X, W, 0), rtol=1e-5, atol=1e-6)
 
 
-def test_without_a_batch_there_are_no_rows(gradcheck: Command) -> None:
-    done = asked(gradcheck, "--per-sample", text=NET.replace("N", "5"))
-    assert done.code == 2
-    assert "--per-sample needs a batch" in done.err
+NO_ROWS = {
+    "no open dimension": (NET.replace("N", "5"), "--per-sample needs a batch: an input whose first dimension is open"),
+    "an open dimension without a name": (NET.replace("N", "?"), "is open and has a name; that of 'x' has none"),
+    "a state with the batch behind its layers": (
+        NET.replace("float[N,3] x)", "float[N,3] x, float[2,N,3] h)").replace(
+            "m = MatMul(x, w)", "a = ReduceSum<keepdims = 0>(h) e = Mul(x, a) m = MatMul(e, w)"
+        ),
+        "'h' has it behind its first dimension",
+    ),
+    "a model that needs two rows": (
+        NET.replace("m = MatMul(x, w)", "one = Constant<value_int=1>() o = Gather(x, one) a = Add(x, o) m = MatMul(a, w)"),
+        "the model does not run at N=1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_ROWS)
+def test_without_a_batch_of_rows_none_are_taken(name: str, gradcheck: Command) -> None:
+    text, said = NO_ROWS[name]
+    done = asked(gradcheck, "--per-sample", text=text)
+    assert done.code in (2, 5)
+    assert said in done.err
+    assert not Path("g.onnx").exists()
+
+
+def test_nodes_of_rows_are_counted(gradcheck: Command) -> None:
+    plain, rows = (asked(gradcheck, *option).out.split(" nodes, ")[0] for option in ((), ("--per-sample",)))
+    assert int(rows.split()[-1]) > int(plain.split()[-1])
 
 
 POLES = """<ir_version: 9, opset_import: ["" : 18]> p (float[N] x) => (float[N] y)

@@ -120,3 +120,12 @@ def test_an_exact_name_with_marks_wins_in_python_too(folder: Path) -> None:
     models.named(folder / "stars.onnx", "w*[?]", "y")
     [check] = gradcheck_cli.check(gradcheck_cli.load(folder / "stars.onnx"), x="w*[?]").checks
     assert (check.x, check.status) == ("w*[?]", "pass")
+
+
+def test_a_spec_that_cannot_be_read_is_named_where_its_checks_are_not_chosen(gradcheck: Command, net: Path) -> None:
+    (net.parent / "broken.gradcheck.yaml").write_text(
+        "gradcheck: 1\nchecks:\n  - {name: a, model: net.onnx, detla: 3}\n"
+    )
+    ran = gradcheck("broken.gradcheck.yaml", "net.onnx", "-k", "net.onnx")
+    assert ran.code == 0
+    assert "note: -k leaves out a file that cannot be read: broken.gradcheck.yaml:3:" in ran.err

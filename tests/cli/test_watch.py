@@ -21,7 +21,7 @@ import pytest
 from tests.cli import models
 
 COMMAND = [sys.executable, "-m", "gradcheck_cli"]
-WATCHING = re.compile(r"watching \d+ files; Ctrl-C ends")
+WATCHING = re.compile(r"watching \d+ files?; Ctrl-C ends")
 PATIENCE = 120.0
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 

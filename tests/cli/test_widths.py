@@ -7,7 +7,7 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,11 +178,34 @@ def parameters(path: Path, number: int) -> None:
 
 
 def test_a_gradient_that_is_zero_everywhere_says_so(gradcheck: Command, folder: Path) -> None:
-    models.save(folder / "zero.onnx", "zero (float[3] x) => (float[3] y) { y = Mul (x, no) }", no=np.zeros(3))
+    zero(folder)
     out = gradcheck("zero.onnx").out
     assert "x [3]  y [3]      9/9            -            -        0  PASS zero everywhere\n" in out
     assert "  health     zero everywhere: it becomes zero at node 0 Mul 'y'\n" in out
     assert "0.0e+00" not in out + gradcheck("zero.onnx", "--output-format", "concise").out
+
+
+def zero(folder: Path) -> None:
+    """A model whose gradient is zero."""
+    models.save(folder / "zero.onnx", "zero (float[3] x) => (float[3] y) { y = Mul (x, no) }", no=np.zeros(3))
+
+
+def severed(folder: Path) -> None:
+    """A model whose output has no derivative."""
+    models.save(folder / "zero.onnx", "cut (float[3] x) => (float[3] y) { y = Round (x) }")
+
+
+@pytest.mark.parametrize("make, word", [(zero, "zero everywhere"), (severed, "NO GRADIENT")])
+def test_reports_speak_of_no_error_where_there_is_none(
+    gradcheck: Command, folder: Path, make: Callable[[Path], None], word: str
+) -> None:
+    make(folder)
+    reports = ("--report", "zero.md", "--report", "zero.html", "--report", "pages/")
+    gradcheck("zero.onnx", *reports, "--save-failures", "none")
+    for path in (folder / "zero.md", folder / "zero.html", *(folder / "pages").rglob("model*.html")):
+        text = path.read_text()
+        assert not re.search(r"[|>] ?0\.0e\+00", text), path  # in a cell
+        assert word in text or path.parent.name == "pages"
 
 
 # A terminal, a pipe, and COLUMNS
@@ -246,6 +269,35 @@ def test_a_pipe_gets_whole_lines_or_those_of_columns(
     for nothing in ("", "0", "wide", "-3"):
         monkeypatch.setenv("COLUMNS", nothing)
         assert gradcheck("long.onnx").out.splitlines()[:3] == whole.splitlines()[:3]
+
+
+SENTENCES = [
+    "prove Tanh Conv", "grad net.onnx -o made.onnx", "step net.onnx -o made --loss loss --trainable w", "fuzz --cases 3",
+    "zoo net.onnx", "zoo status .gradcheck/zoo/net.onnx", "conformance write cases --only Tanh",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("line", SENTENCES)
+def test_sentences_of_commands_wrap_and_commands_to_copy_do_not(
+    gradcheck: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str, width: int
+) -> None:
+    net = "net (float[4,1] x) => (float loss) { a = MatMul (x, w)\n loss = ReduceMean <keepdims = 0> (a) }"
+    models.save(folder / "net.onnx", net, w=np.ones((1, 2)))
+    if "status" in line:
+        gradcheck("zoo", "net.onnx")
+    whole = gradcheck(*line.split()).out
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = gradcheck(*line.split()).out.splitlines()
+    assert [each for each in lines if columns(each) > width and not each.startswith("  run ")] == []
+    if width == 200 and "prove" not in line:
+        assert len(lines) == len(whole.splitlines())
+
+
+def test_a_terminal_wraps_sentences_too(folder: Path) -> None:
+    proven = in_a_terminal(40, "prove", "Conv", NO_COLOR="1")
+    assert max(map(columns, proven.splitlines())) <= 40
+    assert "\x1b" not in proven
 
 
 @pytest.mark.parametrize("width", [40, 80])

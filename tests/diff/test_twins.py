@@ -201,7 +201,7 @@ def test_a_missing_output_and_another_shape_are_differences() -> None:
     assert {key: c.status for key, c in found.items()} == {"y": "pass", "y/x": "pass", "z": "fail"}
     assert found["z"].message == "b.onnx has no such output"
     assert "its shape is [3] in a.onnx and [] in b.onnx" in diff(Twins("", one, flat), y=("y",))["y"].message
-    assert "more outputs: 'z'" in str(diff(Twins("", one, two))["y"].notes)
+    assert "another output: 'z'" in str(diff(Twins("", one, two))["y"].notes)
 
 
 @pytest.mark.parametrize(

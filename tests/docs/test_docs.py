@@ -200,7 +200,7 @@ def every_option(command: click.Command, context: click.Context) -> set[str]:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_options_and_codes_that_are_named_exist(name: str):
     text = DOCUMENTS[name].read_text("utf-8")
-    others = {"--rm", "--nthreads", "--resources", "--array"}  # of docker, dask, sbatch
+    others = {"--rm", "--nthreads", "--resources", "--array", "--models"}  # of docker, dask, sbatch, benchmarks
     known = every_option(gradcheck, click.Context(gradcheck, info_name="gradcheck")) | {"--help"} | others
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
     assert set(re.findall(r"\bGC\d{3}\b", text)) <= set(CODES)

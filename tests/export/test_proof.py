@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -9,7 +10,12 @@ import onnx.parser
 import pytest
 
 import gradcheck_cli as gc
+from gradcheck_cli.checks.forward.runtime import GraphRuns
+from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.export.derivatives import export
+from gradcheck_cli.export.gradient_graph import graph_of
+from gradcheck_cli.export.proof import proven, reference, require_runs, sample
+from gradcheck_cli.formats.onnx.write import serialized, to_proto
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
 SHORT = """m (float[N] x) => (float[4] y) <int64[1] from = {0}, int64[1] to = {4}, float[4] w = {1, 2, 3, 4}> {
@@ -49,3 +55,97 @@ def test_operators_that_a_runtime_reads_otherwise_are_told(clip: str, tmp_path: 
     assert dx is not None
     notes = export(model, tmp_path / "g.onnx", ["y", dx.name], {}).notes
     assert [note.startswith("LSTM y: the gradient follows ONNX") for note in notes] == ([True] if clip else [])
+
+
+SATURATED = """m (float[N,3] x) => (float[N,3] y) <float[3] w = {1, -2, 3}, float down = {20}, float up = {1e9}> {
+    a = Mul (x, w)
+    b = Sub (a, down)
+    s = Sigmoid (b)
+    y = Mul (s, up)
+}"""  # of numbers near 1e-9, for which the Sigmoid of onnxruntime has no digits
+
+
+def run_elsewhere(path: Path, text: str, changed: str) -> str:
+    """The note on a run of a gradient file in onnxruntime whose node that computes a tensor is another one."""
+    onnx.save(onnx.parser.parse_model(HEAD + text), path)
+    model = gc.load(path)
+    [dx] = gc.gradients(model["y"], model["x"])
+    assert dx is not None
+    made = graph_of(model, ["y", dx.name], {})
+    proto = to_proto(made.graph)
+    for node in proto.graph.node:
+        if changed in node.output or (changed == "added" and not {*node.output} & {*model.graph.tensors}):
+            node.op_type = {"Tanh": "Sin", "Mul": "Add"}.get(node.op_type, node.op_type)
+    values = sample(made, reference(model, made, {}))
+    return require_runs(serialized(proto), made.graph, model.graph, values, model.ops, GraphRuns())
+
+
+def test_rounding_in_a_runtime_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    said = run_elsewhere(tmp_path / "m.onnx", SATURATED, "nothing")
+    assert "of its largest entry away from that in float64: rounding alone" in said
+
+
+def test_nodes_of_the_model_that_a_runtime_computes_otherwise_are_told(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    said = run_elsewhere(tmp_path / "m.onnx", OPEN, "y")
+    assert "it computes node 1 Tanh 'y' of the model itself otherwise" in said
+
+
+def test_added_nodes_that_a_runtime_computes_otherwise_refuse_the_file(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    assert run_elsewhere(tmp_path / "m.onnx", OPEN, "nothing") == ""
+    with pytest.raises(UnsupportedError, match=r"onnxruntime would not compute node \d+ Mul .* as ONNX defines it"):
+        run_elsewhere(tmp_path / "m.onnx", OPEN, "added")
+
+
+PROVEN: dict[str, str] = {
+    "an output reads strings": """m (float[N,2] x, string[K] words) => (float[N,2] y, int64[K] codes) {
+        codes = ai.onnx.ml.LabelEncoder<keys_strings = ["a"], values_int64s = [1], default_int64 = -1>(words)
+        y = Sin(x) }""",
+    "an input is a sequence": """m (float[3] x, seq(float[3]) s) => (float[3] y) {
+        both = SequenceInsert(s, x)  zero = Constant<value_int = 0>()  first = SequenceAt(both, zero)
+        a = Sin(first)  b = Sin(x)  y = Add(a, b) }""",
+    "the first other values do not run": """m (float[1] x) => (float[1] y) <float[1] w = {2}, float at = {0.1}> {
+        over = Greater(x, at)  index = Cast<to = 7>(over)  g = Gather(w, index)  s = Sin(x)  y = Mul(s, g) }""",
+}
+
+
+@pytest.mark.parametrize("name", PROVEN)
+def test_a_file_is_held_against_the_model_wherever_that_runs(name: str, tmp_path: Path) -> None:
+    """A file with a cosine for a sine among what was added is refused."""
+    head = '<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 3]>\n'
+    onnx.save(onnx.parser.parse_model(head + PROVEN[name]), tmp_path / "m.onnx")
+    model = gc.load(tmp_path / "m.onnx")
+    [dx] = gc.gradients(model["y"], model["x"])
+    assert dx is not None
+    made = graph_of(model, [*model.graph.outputs, dx.name], {})
+    assert [*proven(model, made, {}, reference(model, made, {}))] == []
+    nodes = [replace(node, op="Sin") if node.op == "Cos" else node for node in made.graph.nodes]
+    wrong = replace(made, graph=replace(made.graph, nodes=tuple(nodes)))
+    assert wrong != made
+    with pytest.raises(UnsupportedError):
+        [*proven(model, wrong, {}, reference(model, wrong, {}))]
+
+
+def test_a_file_that_nothing_can_be_held_against_is_refused(tmp_path: Path) -> None:
+    """A model that runs at the values by which its file was made alone."""
+    text = PROVEN["the first other values do not run"].replace("at = {0.1}", "at = {-0.9}")
+    onnx.save(onnx.parser.parse_model(HEAD + text), tmp_path / "m.onnx")
+    model = gc.load(tmp_path / "m.onnx")
+    [dx] = gc.gradients(model["y"], model["x"])
+    with pytest.raises(
+        UnsupportedError, match=r"at no other values, by which the file could be proven.*--feed x=VALUE"
+    ):
+        gc.save(model, tmp_path / "g.onnx", ["y", dx])
+    assert not (tmp_path / "g.onnx").exists()
+
+
+def test_tensors_inside_of_a_sequence_that_a_gradient_needs_are_refused_by_name(tmp_path: Path) -> None:
+    text = """m (float[3] x, seq(float[3]) s) => (float[3] y) {
+        zero = Constant<value_int = 0>()  first = SequenceAt(s, zero)  y = Mul(x, first) }"""
+    onnx.save(onnx.parser.parse_model(HEAD + text), tmp_path / "m.onnx")
+    model = gc.load(tmp_path / "m.onnx")
+    [dx] = gc.gradients(model["y"], model["x"])
+    with pytest.raises(UnsupportedError, match="SequenceAt 'first' reads other tensors, which lie inside of inputs"):
+        gc.save(model, tmp_path / "g.onnx", ["y", dx])

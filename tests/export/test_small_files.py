@@ -13,12 +13,13 @@ from onnx.reference import ReferenceEvaluator
 
 import gradcheck_cli as gc
 from benchmarks.node_count_models import COUNTED, Counted
+from benchmarks.node_count_peers import run
 from benchmarks.node_counts import CLOSE, own
 from gradcheck_cli.ops.sparing import sparing
 from tests.rounding import FUNCTION, assert_rounded
 
 MOST = {  # nodes of the files of these models
-    "MLP, cross entropy": 21, "MLP, mean of squares": 18, "convnet like LeNet": 60, "encoder layer": 101,
+    "MLP, cross entropy": 21, "MLP, mean of squares": 18, "convnet like LeNet": 60, "encoder layer": 100,
     "LSTM cell": 48, "layer normalization": 24,
 }  # fmt: skip
 
@@ -105,6 +106,71 @@ def test_the_slope_of_tanh_is_that_of_its_result(tmp_path: Path):
     (found,) = gc.run([gc.load(tmp_path / "g.onnx")[graph.output[1].name]], {"x": x}, dtype="model")
     exact = np.cosh(x.astype(np.float64)) ** -2
     assert_rounded(found, exact, roundings=4 * FUNCTION * 2, of=np.ones(6))  # as PyTorch: rounded near 1, not near 0
+
+
+DEPTHWISE = {  # space of x, filters, attributes of a convolution of 3 channels, each by itself
+    "a line": ("5", (3, 1, 3), "pads=[1,1]"),
+    "an image": ("4,5", (3, 1, 3, 3), "pads=[1,1,1,1]"),
+    "open sizes": ("H,W", (3, 1, 3, 3), "pads=[1,1,1,1]"),
+    "open sizes, wide filters": ("H,W", (3, 1, 5, 5), "pads=[2,2,2,2]"),
+    "axes shorter than the shifts": ("2,1", (3, 1, 7, 5), "pads=[3,2,3,2]"),
+    "dilated": ("6,7", (3, 1, 3, 2), "pads=[2,1,2,2], dilations=[2,3]"),
+    "pads that differ": ("4,5", (3, 1, 2, 4), "pads=[0,3,1,0]"),
+    "automatic pads": ("H,5", (3, 1, 3, 4), 'auto_pad="SAME_UPPER"'),
+    "one row of taps": ("4,5", (3, 1, 1, 3), "pads=[0,1,0,1]"),
+    "one tap": ("4,5", (3, 1, 1, 1), "strides=[1,1]"),
+    "a volume": ("3,4,5", (3, 1, 3, 2, 3), "pads=[1,0,1,1,1,1]"),
+    "many taps": ("9,8", (3, 1, 7, 7), "pads=[3,3,3,3]"),
+    "steps": ("6,7", (3, 1, 3, 3), "pads=[1,1,1,1], strides=[2,2]"),
+    "no pads": ("6,7", (3, 1, 3, 3), "strides=[1,1]"),
+    "two filters a channel": ("4,5", (6, 1, 3, 3), "pads=[1,1,1,1]"),
+}
+
+
+@pytest.mark.parametrize(("space", "filters", "attributes"), DEPTHWISE.values(), ids=DEPTHWISE)
+def test_filters_of_one_channel_each_have_the_gradient_of_the_model(space, filters, attributes, tmp_path: Path):
+    shape = ",".join(map(str, filters))
+    text = f"""(float[N,3,{space}] x, float[{shape}] w) => (float loss) {{
+        y = Conv<group=3, {attributes}>(x, w) e = Sin(y) q = Mul(e, e) loss = ReduceSum<keepdims=0>(q) }}"""
+    graph = saved(tmp_path, text, ["x", "w"])
+    model, rng = gc.load(tmp_path / "m.onnx"), np.random.default_rng(0)
+    gradients = gc.gradients(model["loss"], [model["x"], model["w"]])
+    for sizes in ({"N": 2, "H": 3, "W": 6}, {"N": 1, "H": 1, "W": 1}):
+        x = rng.normal(size=(sizes["N"], 3, *(sizes.get(n) or int(n) for n in space.split(","))))
+        feeds = {"x": x.astype(np.float32), "w": rng.normal(size=filters).astype(np.float32)}
+        found = run(str(tmp_path / "g.onnx"), feeds, [output.name for output in graph.output[1:]])
+        for exact, value in zip(gc.run(gradients, feeds), found.values(), strict=True):
+            np.testing.assert_allclose(value, exact, rtol=0, atol=CLOSE * np.abs(exact).max())
+
+
+def test_windows_of_depthwise_filters_are_not_held(tmp_path: Path):
+    text = """(float[N,3,6,7] x, float[3,1,3,3] w) => (float loss) {
+        y = Conv<group=3, pads=[1,1,1,1]>(x, w) q = Mul(y, y) loss = ReduceSum<keepdims=0>(q) }"""
+    graph = saved(tmp_path, text, ["w"])
+    assert list(ops(graph)).count("Conv") == 1
+    assert list(ops(graph)).count("MatMul") == 3
+
+
+def test_lines_without_any_share_send_nothing_on(tmp_path: Path):
+    text = """(float[2,3] x, float[2,3] far) => (float loss) {
+        m = Add(x, far) y = Softmax(m) n = IsNaN(y) z = Sub(x, x) k = Where(n, z, y)
+        q = Mul(k, k) loss = ReduceSum<keepdims=0>(q) }"""
+    graph = saved(tmp_path, text, ["x"])
+    assert {"ThresholdedRelu"} <= set(ops(graph))
+    feeds = {"x": np.float32([[1, 2, 3], [4, 5, 6]]), "far": np.float32([[0, 0, -np.inf], [-np.inf] * 3])}
+    (found,) = run(str(tmp_path / "g.onnx"), feeds, [graph.output[1].name]).values()
+    assert np.isfinite(found).all()
+    assert found[0, 0] < 0 < found[0, 1]
+    assert not found[1].any()
+
+
+def test_the_slope_of_a_hard_swish_holds_no_choice(tmp_path: Path):
+    text = "(float[7] x) => (float loss) { y = HardSwish(x) loss = ReduceSum<keepdims=0>(y) }"
+    graph = saved(tmp_path, text, ["x"])
+    assert "Where" not in ops(graph)
+    x = np.float32([-9, -3, -2, 0, 2, 3, 9])
+    (found,) = run(str(tmp_path / "g.onnx"), {"x": x}, [graph.output[1].name]).values()
+    assert_rounded(found, [0, -1 / 2, -1 / 6, 1 / 2, 7 / 6, 3 / 2, 1], roundings=8, of=np.full(7, 2.0))
 
 
 def test_a_rule_that_somebody_gave_is_the_one_in_the_file():

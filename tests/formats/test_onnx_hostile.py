@@ -222,7 +222,7 @@ def test_a_model_in_memory_has_no_folder(folder: Path) -> None:
             TensorProto(dims=[2], data_type=14, float_data=[1, 2]),
             "holds 2 numbers where complex64 [2] needs 4",
         ),
-        (TensorProto(dims=[3], data_type=22, raw_data=b"1"), "holds 1 bytes where int4 [3] needs 2"),
+        (TensorProto(dims=[3], data_type=22, raw_data=b"1"), "holds 1 byte where int4 [3] needs 2"),
         (TensorProto(dims=[2], data_type=8, string_data=[b"a"]), "holds 1 strings"),
         (TensorProto(dims=[1], data_type=0, raw_data=b"1"), "unknown element type 0"),
         (TensorProto(dims=[1], data_type=99, raw_data=b"1"), "unknown element type 99"),

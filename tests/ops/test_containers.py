@@ -48,7 +48,7 @@ REFUSED = [  # what is said, nodes, values of x0, x1 ..., constants
     ("axis 2 is out of range", [PAIR, node("ConcatFromSequence", "s", "y0", axis=2, new_axis=1)], [ONE, TWO], {}),
     ("sequences of 2 and 1 do not go together",
      [PAIR, node("SequenceConstruct", "x0", "r"), node("SequenceMap", "s r", "y0", body=FIRST_OF_TWO)], [ONE, TWO], {}),
-    ("the body takes 1 inputs, not 2", [PAIR, node("SequenceMap", "s x0", "y0", body=SQUARED)], [ONE, TWO], {}),
+    ("the body takes 1 input, not 2", [PAIR, node("SequenceMap", "s x0", "y0", body=SQUARED)], [ONE, TWO], {}),
     ("needs the attribute 'type'", [node("Optional", "", "y0")], [], {}),
     ("the optional is empty",
      [node("Optional", "", "o", type=TensorType(FLOAT)), node("OptionalGetElement", "o", "y0")], [], {}),

@@ -100,11 +100,11 @@ def test_an_operator_without_a_rule_is_named() -> None:
 @pytest.mark.parametrize("node, message", [
     ('<xs = ["x"], y = "nothing"> (x)', "differentiates 'nothing', which no node computes"),
     ('<xs = ["x", "x"], y = "y"> (x, x)', "which must differ from each other"),
-    ('<xs = ["x"], zs = ["w"], y = "y"> (x)', r"1 values are given for \['x', 'w'\]"),
+    ('<xs = ["x"], zs = ["w"], y = "y"> (x)', r"1 value is given for \['x', 'w'\]"),
     ('<xs = ["x"], y = "d"> (x)', "differentiates what depends on its own output"),
     ('<xs = [1.5], y = "y"> (x)', "'xs' is a tuple of 1 values; it must be of type STRINGS"),
     ('<xs = ["x"], y = ["y"]> (x)', "'y' is a tuple of 1 values; it must be of type STRING"),
-    ('<y = "y"> (x)', r"1 values are given for \[\]"),
+    ('<y = "y"> (x)', r"1 value is given for \[\]"),
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(node: str, message: str) -> None:
     text = (

@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.reference.fuzzing import (
@@ -21,6 +23,7 @@ from gradcheck_cli.reference.fuzzing import (
     ShrunkFault,
     answers,
     smaller,
+    with_pads,
 )
 from gradcheck_cli.reference.random_models import (
     ModelPlan,
@@ -126,6 +129,33 @@ def test_faults_of_one_key_are_counted_and_the_smallest_is_kept() -> None:
         result.take(CaseAnswer(fault.number, Judgement("wrong"), ("Relu",), fault))
     assert list(result.faults.values()) == [(small, 3)]
     assert result.cases == 3
+
+
+@pytest.mark.parametrize("operator", ["AveragePool", "LpPool", "MaxPool"])
+@pytest.mark.parametrize("same", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(("size", "stride"), [(3, 1), (4, 2), (5, 3)])
+def test_dilated_pools_padded_to_the_same_size_are_held_against_pads_by_the_formula(
+    operator: str, same: str, size: int, stride: int
+) -> None:
+    """onnxruntime leaves dilations out there, and ONNX's reference evaluator pads the end that SAME_LOWER does not."""
+    assert Ourselves().outcome(pooled(operator, same, size, stride)).status == "right"
+
+
+def test_windows_of_a_dilated_pool_begin_in_the_pads_of_same_lower() -> None:
+    """pads = (2 - 1) 2 + 3 - 4 = 1 at the beginning: entries [-1, 1] and [1, 3]; onnxruntime says 3 and 3."""
+    pool = with_pads(pooled("MaxPool", "SAME_LOWER", 4, 2).model)
+    [made] = ReferenceEvaluator(pool).run(None, {"x": np.array([[[1, 2, 3, 4]]], np.float32)})
+    assert made.tolist() == [[[2, 4]]]
+
+
+def pooled(operator: str, same: str, size: int, stride: int) -> Sample:
+    """A pool of two entries that are two apart."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]> g (float[1,1,{size}] x) => (float[1,1,{-(-size // stride)}] y) {{
+        y = {operator}<auto_pad="{same}", ceil_mode=1, dilations=[2], kernel_shape=[2], strides=[{stride}]>(x) }}"""
+    )
+    values = np.array([[[0.1, 0.2, 0.4, 0.7, 1.1][:size]]], np.float32)
+    return Sample("same", operator, "random", model, {"x": values})
 
 
 WRONG = """

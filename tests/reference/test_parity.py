@@ -17,8 +17,10 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.results.record import Report
-from tests.cli.conftest import Command, Ran, entered, typed
+from tests.cli.conftest import Command, entered, gradcheck
 from tests.reference.planted_losses import FOLDER
+
+__all__ = ["gradcheck"]  # a fixture
 
 FROZEN = "a constant may be frozen from the example"
 ZERO = "is not zero, the file's is zero everywhere"
@@ -65,16 +67,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for suffix in ("onnx", "gradcheck.npz"):
         shutil.copy(FOLDER / f"right.{suffix}", tmp_path / f"net.{suffix}")
     return entered(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def gradcheck(folder: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command line in the folder."""
-
-    def run(*args: str) -> Ran:
-        return typed(capsys, *args)
-
-    return run
 
 
 def checked(path: Path) -> Report:

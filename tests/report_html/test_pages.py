@@ -248,11 +248,49 @@ def unpacked(page: Page) -> list[str]:
     return [zlib.decompress(base64.b64decode(text)).decode() for text in data]
 
 
+def test_a_folder_of_very_many_models_lists_the_worst_and_has_pages_of_some(report: Report):
+    right = report.checks[0]
+    many = (replace(right, check=f"{i:05}.onnx", model=replace(right.model, uri=f"{i:05}.onnx")) for i in range(12_500))
+    made = dict(folder(Report((*many, failed("z.bad", "error", "GC401", "cannot be read")))))
+    assert sum(path.startswith("model/") for path in made) == 2_000
+    for order in ("", "-by-time"):
+        tables = [data.decode() for path, data in made.items() if re.fullmatch(rf"models{order}(-\d+)?\.html", path)]
+        assert sum(text.count('<th scope="row"') for text in tables) == 12_000
+        assert any("z.bad" in text for text in tables)
+    first = made["models.html"].decode()
+    assert "12,501 in all; the worst 12,000 are listed, and the JSON of results has all; the worst 2,000 have" in first
+    texts = {path: data.decode() for path, data in made.items() if path.endswith(".html") and "/" not in path}
+    led = {link.partition("#")[0] for text in texts.values() for link in re.findall(r'href="([^"]+\.html[^"]*)"', text)}
+    assert {link for link in led if "://" not in link} <= made.keys()
+    assert sum(map(len, made.values())) < 60e6
+
+
 def test_a_page_of_one_large_model_has_few_elements_and_all_its_pairs(wide_page: Page):
     assert len([*wide_page.tree.iter()]) < 5_000
     whole = "\n".join([wide_page.text, *unpacked(wide_page)])
     assert whole.count('<details class="pair') == 1_000
     assert all(f"layer{i}.weight" in whole for i in range(1_000))
+
+
+def test_a_folder_has_numbered_pages_of_a_large_model_and_what_is_wrong_on_the_first(large: Report):
+    wide = [
+        *large.checks[-1_000:-1],
+        replace(large.checks[0], check="wide.onnx", x="wrong", model=large.checks[-1].model),
+    ]
+    [model] = models_of(wide)
+    made = {path: data.decode() for path, data in folder(Report(tuple(wide)))}
+    names = [f"model/{model.slug}{f'-{page}' if page > 1 else ''}.html" for page in range(1, 11)]
+    pages = [Page(made[name]) for name in names]
+    assert {path for path in made if path.startswith("model/") and path.endswith(".html")} == {*names}
+    assert max(len([*page.tree.iter()]) for page in pages) < 6_000
+    places = [e.get("id") for page in pages for e in page.tree.iter() if (e.get("id") or "").startswith("pair-")]
+    assert places == [f"pair-{index}" for index in range(1, 1_001)]
+    assert "wrong" in said(pages[0].all("section", class_="pair")[0])
+    for number, page in enumerate(pages, 1):
+        [links] = [nav for nav in page.all("nav") if nav.get("aria-label") == "Pages"]
+        targets = {a.get("href").rpartition("/")[2]: a.get("aria-current") for a in links.iter(f"{HTML}a")}
+        assert targets == {posixpath.basename(name): "page" if name == names[number - 1] else None for name in names}
+        assert f"Pairs {number * 100 - 99:,} to {number * 100:,} of 1,000" in page.said
 
 
 @pytest.mark.one_in(3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
@@ -9,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from gradcheck_cli.cli.baseline import Baseline
+from gradcheck_cli.cli.zoo.results import FinishedJobs
 from gradcheck_cli.report import FORMATS, render, write
 from gradcheck_cli.report.markdown import bounded
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results import joined, put_aside, read_results
 from gradcheck_cli.results.record import Check, Kept, Report
+from gradcheck_cli.zoo.store import Store
 from tests.reports.test_formats import FAILED, PASSED, WAIVED, hostile
 
 BIT_BY_BIT = [form.name for form in FORMATS.values() if not form.pictured]
@@ -65,6 +70,25 @@ def test_a_format_that_is_written_bit_by_bit_holds_a_check_at_a_time(form: str, 
     write(str(tmp_path / "report"), Report(source.kept()), Style(), form)
     assert source.most < 10
     assert (tmp_path / "report").read_text() == render(form, Report(many))
+
+
+@pytest.mark.parametrize("form", BIT_BY_BIT)
+def test_every_format_says_of_those_in_a_store_what_it_says_of_those_in_memory(form: str, tmp_path: Path) -> None:
+    half = replace(PASSED, check="caf\udce9.onnx", notes=("\N{GRINNING FACE}", 'a "quote" \\', "\x7f"))
+    checks = [*EVERY, half, replace(PASSED, max_rel_err=math.nan, gradient={"norm": math.inf})]
+    with Store(tmp_path) as store:
+        for number, check in enumerate(checks):
+            store.append(f"{number:02}", "", [check.as_json()])
+    kept = FinishedJobs(tmp_path, None, Baseline()).records()
+    assert render(form, Report(kept)) == render(form, Report(checks))
+
+
+def test_a_record_of_an_earlier_version_has_the_fields_of_this_one_in_json(tmp_path: Path) -> None:
+    record = {**FAILED.as_json(), "later": 1}
+    with Store(tmp_path) as store:
+        store.append("a", "", [{name: value for name, value in record.items() if name not in ("copy_of", "claim")}])
+    [told] = json.loads(render("json", Report(FinishedJobs(tmp_path, None, Baseline()).records())))["checks"]
+    assert told == FAILED.as_json()
 
 
 def test_the_summary_of_a_step_is_the_same(results: dict[str, Path]) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper, parser
 
 Weights = Mapping[str, NDArray[Any]]
-_EPSILON = float(np.float32(1e-5))  # an attribute of LayerNormalization, and these are float32
+_EPSILON = float(np.float32(1e-5))  # an attribute of normalizations, and these are float32
 RNG = np.random.default_rng(7)
 
 
@@ -38,7 +38,7 @@ class Net:
         graph = parser.parse_graph(self.text.replace("REAL", named))
         for name, value in self.weights.items():
             value = value.astype(dtype) if value.dtype == np.float64 else value
-            graph.initializer.append(numpy_helper.from_array(value, name))
+            graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
     def batch(self, seed: int, dtype: Any, count: int = 16) -> dict[str, NDArray[Any]]:
@@ -58,7 +58,7 @@ def _classes(rng: np.random.Generator, count: int) -> dict[str, NDArray[Any]]:
 
 def _cnn(torch: Any, F: Any, w: Any, d: Any) -> Any:
     h = F.conv2d(d["x"], w["k1"], None, padding=1)
-    h = F.max_pool2d(F.relu(F.batch_norm(h, None, None, w["scale"], w["shift"], training=True)), 2)
+    h = F.max_pool2d(F.relu(F.batch_norm(h, None, None, w["scale"], w["shift"], training=True, eps=_EPSILON)), 2)
     h = F.relu(F.conv2d(h, w["k2"], None, stride=2, groups=2))
     return F.cross_entropy(F.linear(h.flatten(1), w["w"], w["b"]), d["labels"])
 
@@ -69,8 +69,8 @@ def _images(rng: np.random.Generator, count: int) -> dict[str, NDArray[Any]]:
 
 
 def _lstm(torch: Any, F: Any, w: Any, d: Any) -> Any:
-    h = c = torch.zeros(d["x"].shape[1], 6, dtype=d["x"].dtype)
-    for x in d["x"]:
+    h = c = torch.zeros(d["x"].shape[0], 6, dtype=d["x"].dtype)
+    for x in d["x"].transpose(0, 1):
         i, o, f, g = (x @ w["w"][0].T + h @ w["r"][0].T + w["b"][0, :24] + w["b"][0, 24:]).chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
@@ -78,8 +78,8 @@ def _lstm(torch: Any, F: Any, w: Any, d: Any) -> Any:
 
 
 def _series(rng: np.random.Generator, count: int) -> dict[str, NDArray[Any]]:
-    x = rng.normal(size=(7, count, 4))
-    return {"x": x, "target": np.tanh(x.sum((0, 2)))[:, None] * np.ones(2)}
+    x = rng.normal(size=(count, 7, 4))
+    return {"x": x, "target": np.tanh(x.sum((1, 2)))[:, None] * np.ones(2)}
 
 
 def _transformer(torch: Any, F: Any, w: Any, d: Any) -> Any:
@@ -153,8 +153,9 @@ NETS = {
         "cross-entropy:scores,labels", _cnn, _images,
     ),
     "lstm": Net(
-        """net (REAL[T,N,4] x) => (REAL[N,2] y) {
-            all, h, c = LSTM<hidden_size=6>(x, w, r, b)  axis = Constant<value_ints=[0]>()  last = Squeeze(h, axis)
+        """net (REAL[N,T,4] x) => (REAL[N,2] y) {
+            xt = Transpose<perm=[1,0,2]>(x)  all, h, c = LSTM<hidden_size=6>(xt, w, r, b)
+            axis = Constant<value_ints=[0]>()  last = Squeeze(h, axis)
             y = MatMul(last, out) }""",
         {"w": drawn(1, 24, 4), "r": drawn(1, 24, 6), "b": drawn(1, 48), "out": drawn(6, 2)},
         "mse:y,target", _lstm, _series,
@@ -167,13 +168,66 @@ NETS = {
     ),
     "quantized": Net(
         """net (REAL[N,8] x) => (REAL[N,1] y) {
-            xq = QuantizeLinear(x, sx, zero)  xd = DequantizeLinear(xq, sx, zero)
-            q1 = QuantizeLinear(w1, sw, zero)  d1 = DequantizeLinear(q1, sw, zero)
-            q2 = QuantizeLinear(w2, sw, zero)  d2 = DequantizeLinear(q2, sw, zero)
-            a = MatMul(xd, d1)  b = Add(a, b1)  r = Relu(b)  y = MatMul(r, d2) }""",
-        {"w1": drawn(8, 12), "b1": drawn(12), "w2": drawn(12, 1), "sx": np.array(0.0625), "sw": np.array(0.03125),
+            xf = Cast<to=1>(x)  xq = QuantizeLinear(xf, sx, zero)  xd = DequantizeLinear(xq, sx, zero)
+            f1 = Cast<to=1>(w1)  q1 = QuantizeLinear(f1, sw, zero)  d1 = DequantizeLinear(q1, sw, zero)
+            f2 = Cast<to=1>(w2)  q2 = QuantizeLinear(f2, sw, zero)  d2 = DequantizeLinear(q2, sw, zero)
+            xr = CastLike(xd, x)  r1 = CastLike(d1, x)  r2 = CastLike(d2, x)
+            a = MatMul(xr, r1)  b = Add(a, b1)  r = Relu(b)  y = MatMul(r, r2) }""",  # ONNX quantizes no float64
+        {"w1": drawn(8, 12), "b1": drawn(12), "w2": drawn(12, 1), "sx": np.float32(0.0625), "sw": np.float32(0.03125),
          "zero": np.array(0, np.int8)},
         "huber:y,target,delta=0.5", _quantized, _targets,
         {"straight_through": True},
     ),
+}  # fmt: skip
+
+
+def _by(loss: Callable[[Any, Any, Any, Any], Any]) -> Callable[[Any, Any, Mapping[str, Any], Mapping[str, Any]], Any]:
+    """The MLP under another loss of its scores and of the data."""
+
+    def function(torch: Any, F: Any, w: Any, d: Any) -> Any:
+        return loss(torch, F, F.linear(F.relu(F.linear(d["x"], w["w1"], w["b1"])), w["w2"], w["b2"]), d)
+
+    return function
+
+
+def _numbers(rng: np.random.Generator, count: int) -> dict[str, NDArray[Any]]:
+    x = rng.normal(size=(count, 8))
+    return {"x": x, "t": np.tanh(x[:, :3] - x[:, 3:6])}
+
+
+def _shares(rng: np.random.Generator, count: int) -> dict[str, NDArray[Any]]:
+    x = rng.normal(size=(count, 8))
+    t = np.exp(x[:, :3])
+    return {"x": x, "t": t / t.sum(1, keepdims=True)}
+
+
+def _loss(loss: str, data: Any, function: Callable[[Any, Any, Any, Any], Any], text: str = "") -> Net:
+    """The MLP with another loss."""
+    return Net(text or NETS["mlp"].text, NETS["mlp"].weights, loss, _by(function), data)
+
+
+_OWN = NETS["mlp"].text.replace("=> (REAL[N,3] scores)", "=> (REAL[N,3] scores, REAL loss)").replace(
+    "w2, b2) }", "w2, b2)  cubes = Mul(scores, scores)  high = Exp(scores)  all = Add(cubes, high) "
+    "loss = ReduceMean<keepdims=0>(all) }")  # fmt: skip
+LOSSES = {
+    "mse": _loss("mse:scores,t", _numbers, lambda torch, F, y, d: F.mse_loss(y, d["t"])),
+    "mse, sum": _loss(
+        "mse:scores,t,reduction=sum", _numbers, lambda torch, F, y, d: F.mse_loss(y, d["t"], reduction="sum")
+    ),
+    "l1": _loss("l1:scores,t", _numbers, lambda torch, F, y, d: F.l1_loss(y, d["t"])),
+    "huber": _loss(
+        "huber:scores,t,delta=0.3", _numbers, lambda torch, F, y, d: F.huber_loss(y, d["t"], delta=0.3)
+    ),
+    "bce-with-logits": _loss(
+        "bce-with-logits:scores,t", _shares, lambda torch, F, y, d: F.binary_cross_entropy_with_logits(y, d["t"])
+    ),
+    "cross-entropy of probabilities": _loss(
+        "cross-entropy:scores,t,probabilities", _shares, lambda torch, F, y, d: F.cross_entropy(y, d["t"])
+    ),
+    "cross-entropy, sum": _loss(
+        "cross-entropy:scores,labels,reduction=sum", _classes,
+        lambda torch, F, y, d: F.cross_entropy(y, d["labels"], reduction="sum"),
+    ),
+    "a tensor of the model": _loss("loss", lambda rng, count: {"x": rng.normal(size=(count, 8))},
+                                   lambda torch, F, y, d: (y * y + y.exp()).mean(), _OWN),
 }  # fmt: skip

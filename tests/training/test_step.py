@@ -15,6 +15,7 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.training.optimizers import OPTIMIZERS as KNOWN
 from tests.training.nets import NETS
 
 Array = np.ndarray[Any, Any]
@@ -45,16 +46,15 @@ def test_the_loop_trains(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     folder(tmp_path, name, optimizer="adam", lr=1e-2)
     data = NETS[name].batch(1, np.float32, 64)
-    if name == "lstm":  # whose batch is the second axis
-        pytest.skip("step.py takes batches along the first axis")
     losses = loop(tmp_path).train(data, 200, 32)
     assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10])
 
 
-def test_a_checkpoint_goes_on_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name, optimizer", [*((name, "adam") for name in NETS), *(("mlp", o) for o in KNOWN)])
+def test_a_checkpoint_goes_on_bit_for_bit(name: str, optimizer: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    folder(tmp_path)
-    module, data = loop(tmp_path), MLP.batch(1, np.float32, 64)
+    folder(tmp_path, name, optimizer=optimizer, lr=1e-2, accumulate=2 if optimizer == "sgd" else 1)
+    module, data = loop(tmp_path), NETS[name].batch(1, np.float32, 64)
     whole = module.train(data, 30, 8, threads=1)
     ends = dict(np.load(module.CHECKPOINT))
     module.CHECKPOINT.unlink()

@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from gradcheck_cli.zoo.store import RECORDS, finished, holder, whole
+from gradcheck_cli.zoo.store import RECORDS, finished, holder
 from tests.cli import models
 from tests.cli.conftest import WRONG
+from tests.zoo.records import whole
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes where Linux tells of them")
 COMMAND = [sys.executable, "-m", "gradcheck_cli", "zoo"]
@@ -138,9 +139,9 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 # --- killed
 
 
-def killed(scene: Scene, victim: str, rng: random.Random) -> str:
+def killed(scene: Scene, victim: str, rng: random.Random, *options: str) -> str:
     """Starts or goes on with the run and kills something of it at some moment; "" where the run was faster."""
-    process = scene.start()
+    process = scene.start(*options)
     began, wait = time.monotonic(), rng.choice((rng.uniform(0, 1), rng.uniform(0.5, 2.5)))
     found: list[int] = []
     look = scene.servers if victim == "server" else scene.children
@@ -188,6 +189,27 @@ def repaired(scene: Scene, expected: dict[str, list[dict[str, Any]]]) -> None:
     assert left == []
     shutil.rmtree(scene.run)
     shutil.rmtree(scene.folder / "failures", ignore_errors=True)
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(40, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_copies_refer_to_checks_that_stand(scene: Scene, count: int) -> None:
+    """Each model is recorded once in the end, and a copy only of one of its structure that passed by itself."""
+    once, rng, kills = ("--same-structure", "once"), random.Random(count), 0
+    assert scene.to_the_end(*once, run="undisturbed")[0] == 1
+    expected = {job: found[0]["status"] for job, found in scene.records("undisturbed").items()}
+    while kills < count:
+        kills += bool(killed(scene, VICTIMS[kills % len(VICTIMS)], rng, *once))
+        scene.assert_nothing_is_left()
+        if kills == count or (scene.run.exists() and scene.driver is not None and scene.driver.returncode == 1):
+            scene.to_the_end(*once)
+            assert scene.to_the_end(*once, "--rerun", "failed")[0] == 1
+            records = {job: found[0] for job, found in scene.records().items()}
+            assert {job: record["status"] for job, record in records.items()} == expected
+            copies = {job: record["copy_of"] for job, record in records.items() if record["copy_of"]}
+            assert len(copies) >= MODELS // 2
+            assert not {records[first]["copy_of"] or records[first]["status"] for first in copies.values()} - {"pass"}
+            assert all(records[job]["structure"] == records[first]["structure"] for job, first in copies.items())
+            shutil.rmtree(scene.run)
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.zoo.store import RECORDS, About, Store, finished, holder, read_about, whole, write_about
-from tests.zoo.records import job
+from gradcheck_cli.zoo.store import RECORDS, About, Store, finished, holder, read_about, write_about
+from tests.zoo.records import job, whole
 
 ROOT = Path(__file__).parents[2]
 APPENDING = """

@@ -39,7 +39,7 @@ from gradcheck_cli.checks.claims.claim import (
 )
 from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.checks.diagnose.suspects import suspect_record
-from gradcheck_cli.checks.estimates import beyond, threads, too_large
+from gradcheck_cli.checks.estimates import at_once, beyond, threads, too_large
 from gradcheck_cli.checks.modes import Partial, survey_of
 from gradcheck_cli.checks.problem import Problem, obstacle
 from gradcheck_cli.compare.pair import Full, GivenDirections, PairJob, PairResult, Theory
@@ -523,7 +523,7 @@ def plan(pair: Pair, here: ClaimAtPoint, left: float) -> float:
     cost = problem.cost(pair.x, compressed=False)
     fits = cost.memory <= problem.budget.memory
     if settings.mode == "full" and not fits:
-        raise too_large(cost, problem, pair.x)
+        raise too_large(cost, problem, pair.x, at_once(problem, pair.x))
     wanted = {"auto": "full" if fits and cost.work <= left else "directional", "nodes": "directional"}
     pair.mode = wanted.get(settings.mode, settings.mode)
     if settings.mode == "auto" and pair.mode != "full":

@@ -30,7 +30,7 @@ from gradcheck_cli.checks.claims.claim import put
 from gradcheck_cli.checks.claims.claimed import UNSEEN, RuleGradient, rounding_at, unit_of
 from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.errors import GradcheckError, UsageError, shown
+from gradcheck_cli.errors import GradcheckError, UsageError, counted, shown
 from gradcheck_cli.formats.arrays import Npz
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
@@ -204,7 +204,7 @@ def located(record: RecordedFile, graph: Graph) -> Located:
     inputs, missing = _inputs(record, graph)
     outputs = record.about.outputs
     if not {*outputs} <= {*graph.outputs} and len(outputs) != len(graph.outputs):
-        raise record.refused(f"it has {len(outputs)} outputs, and the model has {len(graph.outputs)}")
+        raise record.refused(f"it has {counted(len(outputs), 'output')}, and the model has {len(graph.outputs)}")
     names = outputs if {*outputs} <= {*graph.outputs} else graph.outputs
     ys = {y: i for i, y in enumerate(names) if record[member("output", i)].dtype.kind == "f"}
     if not ys:
@@ -362,7 +362,7 @@ class Parity:
             return
         yield from (f"{self.record.name}: {note}" for note in self.located.notes)
         if fewer := len(self.every) - len(self.chosen):
-            yield f"{self.record.name}: --x leaves out {fewer} of its {len(self.every)} gradients"
+            yield f"{self.record.name}: --x leaves out {fewer} of its {counted(len(self.every), 'gradient')}"
 
 
 class RecordedPoint:

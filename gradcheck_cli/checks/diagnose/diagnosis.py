@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.checks.diagnose.nodes_alone import SMALL, SMALL_ENTRY, Alone, Compared, Local
+from gradcheck_cli.errors import counted
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.directions import Directions, flat_stack
 from gradcheck_cli.jacobian.jacobian import by_complex_step, by_ladder, forward_noise
@@ -323,7 +324,7 @@ def _places(evidence: Evidence, wrong: Array) -> str:
     """The wrong entries, or their number if they are many."""
     count, every = int(wrong.sum()), len(wrong)
     if count > _FEW or every < 2 * count:
-        return f"at {count} of {every} entries"
+        return f"at {count} of {counted(every, 'entry')}"
     flat = np.flatnonzero(evidence.known)[wrong] % max(int(np.prod(evidence.shape)), 1)
     names = [f"[{','.join(map(str, np.unravel_index(i, evidence.shape)))}]" for i in flat]
     return f"at {', '.join(names)} only"

@@ -497,14 +497,15 @@ class _Rule(Backward):
     """A unit's rule as a backward pass: from a cotangent of its outputs to those of its operands."""
 
     def __init__(self, tape: Tape, unit: Unit, y: str, outputs: Sequence[str], operands: Sequence[str]) -> None:
-        self.tape, self.y, self.xs = tape, y, tuple(operands)
-        self.seed = tape.hold(tape.fresh(f"{y}/seed"), np.ones_like(tape.values[y]))
-        cts = _divided(self.seed, outputs) if outputs != (y,) else {y: self.seed}
+        self.unit, self.outputs = unit, outputs
+        super().__init__(tape, y, operands)
+
+    def _pulled(self) -> list[Var | None]:
+        cts = _divided(self.seed, self.outputs) if self.outputs != (self.y,) else {self.y: self.seed}
         found: dict[str, Var] = {}
-        for name, ct in pull_back(tape, unit, [cts.get(n) for n in unit.outputs], self.xs):
+        for name, ct in pull_back(self.tape, self.unit, [cts.get(n) for n in self.unit.outputs], self.xs):
             found[name] = found[name] + ct if name in found else ct
-        self.cts = [found.get(name) for name in self.xs]
-        self.program = Program(tape, [self.seed.name], [ct.name for ct in self.cts if ct is not None])
+        return [found.get(name) for name in self.xs]
 
 
 def pulled(tape: Tape, unit: Unit, given: Mapping[str, Array]) -> list[tuple[str, Array]] | None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.checks.diff.model_runs import BothRuns, ModelRun, PrecisionLoss
-from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, shown
+from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, plural, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, TensorType, describe, is_inexact
 from gradcheck_cli.points.dims import declared_shape, symbol
@@ -192,13 +192,14 @@ def _notes(
     for kind, found in (("input", inputs), ("output", outputs)):
         other = [f"{m!r} = {o!r}" for m, o in found.items() if m != o and m not in given]
         if other:
-            yield f"{kind}{'s' * (len(other) > 1)} matched by place, shape and dtype: {', '.join(other)}"
+            yield f"{plural(len(other), kind)} matched by place, shape and dtype: {', '.join(other)}"
     for name in a.graph.free_inputs:
         if name not in inputs:
             yield f"{names(a.uri, b.uri)[1]} has no input {name!r}: it cannot depend on it"
     more = [n for n in b.graph.outputs if n not in outputs.values()]
     if more:
-        yield f"{names(a.uri, b.uri)[1]} has more outputs: {', '.join(map(repr, more))}"
+        what = plural(len(more), "another output", "more outputs")
+        yield f"{names(a.uri, b.uri)[1]} has {what}: {', '.join(map(repr, more))}"
 
 
 def _described(graph: Graph, name: str) -> str:
@@ -222,7 +223,7 @@ def first_difference(both: BothRuns, y: str, error: float, rtol: float) -> Suspe
     if node is None:
         return None
     own = "" if index is None else f"; {both.names[0]} has {describe(index, graph.nodes[index])} there"
-    verb = "is" if len(before) == 1 else "are"
+    verb = plural(len(before), "is", "are")
     same = f"; {', '.join(map(repr, before[:3]))} before it {verb} the same" if before else ""
     return _suspect(b.source.graph, node, f"{first!r} {where}: {far}{own}{same}")
 

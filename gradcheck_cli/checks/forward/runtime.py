@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradcheck_cli.graph import Array
+    from gradcheck_cli.graph import Array, Graph
+    from gradcheck_cli.op import Ops
 
 NAME = "onnxruntime"
 PATIENCE = 60.0  # seconds for one run
@@ -261,14 +262,33 @@ def _serve(questions: int, answers: int) -> None:
         os._exit(0)
 
 
-def answers(data: bytes, feeds: Mapping[str, Array], outputs: Sequence[str]) -> Mapping[str, Array] | str | None:
-    """Outputs of a model in bytes; onnxruntime's words where it refuses it, None where it says nothing."""
-    try:
-        return WORKER.ask(Question(hashlib.sha256(data).hexdigest(), "", feeds, outputs, data))
-    except Refused as error:
-        return str(error)
-    except Unanswered:
-        return None
+class GraphRuns:
+    """Runs of graphs in memory, as the proof of a file that is written needs them."""
+
+    def answers(
+        self, data: bytes, feeds: Mapping[str, Array], outputs: Sequence[str]
+    ) -> Mapping[str, Array] | str | None:
+        """Outputs of a model in bytes; onnxruntime's words where it refuses it, None where it says nothing."""
+        try:
+            return WORKER.ask(Question(hashlib.sha256(data).hexdigest(), "", feeds, outputs, data))
+        except Refused as error:
+            return str(error)
+        except Unanswered:
+            return None
+
+    def differing(self, data: bytes, graph: Graph, ops: Ops, feeds: Mapping[str, Array]) -> tuple[int | None, str]:
+        """The first node of a graph that onnxruntime computes otherwise by more than rounding, and how.
+
+        None, with the reason if some nodes could not be compared, where no node does.
+        """
+        from gradcheck_cli.checks.forward.stepwise import first_differing
+
+        return first_differing(data, graph, ops, feeds)
+
+
+def runs() -> GraphRuns | None:
+    """Runs of graphs by onnxruntime, if it is installed."""
+    return GraphRuns() if installed() else None
 
 
 WORKER = Worker()

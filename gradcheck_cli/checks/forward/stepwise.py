@@ -14,17 +14,20 @@ entries are judged by the values they choose.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.checks.forward.runtime import WORKER, Question, Refused, Unanswered
+from gradcheck_cli.checks.forward.runtime import PATIENCE, WORKER, Question, Refused, Unanswered
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.jacobian.cost import terms
@@ -288,6 +291,26 @@ class Stepwise:
                 indices.add(self.producers[name])
                 ahead.extend(self.graph.nodes[self.producers[name]].reads)
         return indices, list(read)
+
+
+def first_differing(data: bytes, graph: Graph, ops: Ops, feeds: Mapping[str, Array]) -> tuple[int | None, str]:
+    """The first node of a model in bytes that differs on its own, and how.
+
+    None, with the reason if not all nodes could be compared, where no node differs.
+    """
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "graph.onnx"
+        path.write_bytes(data)
+        question = Question(hashlib.sha256(data).hexdigest(), str(path), feeds, graph.outputs)
+        step = Stepwise(graph, ops, 0, question, feeds, graph.outputs)
+        try:
+            ours = trace(graph, feeds, ops=ops, dtype="model", targets=graph.outputs).named
+            until = time.monotonic() + PATIENCE
+            for found in step.differing({n: ours[n].value for n in step.producers if n in ours}, until):
+                return found.index, found.how
+        except (Unanswered, GradcheckError, MemoryError) as error:
+            return None, str(error)
+    return None, "some nodes could not be compared" if step.unseen else ""
 
 
 @dataclass(slots=True)

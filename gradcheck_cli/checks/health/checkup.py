@@ -67,13 +67,15 @@ class Checkups:
         return self.of[y].descended if y in self.of else None
 
     def look_on(self, further: MorePoints, first: int) -> None:
-        """Makes further forward runs, from point number `first` on, as long as their inputs differ."""
+        """Makes further forward runs, from point number `first` on, as long as their inputs differ and some unit stands."""
         most = max((each.wanted for each in self.of.values()), default=0)
         programs = [each.program(further.point.tape) for each in self.of.values()] if most else []
         names = [name for program in programs if program is not None for name in looked_at(program)]
         for tape, values in further.runs(range(first, first + most), names):
             for each in self.of.values():
                 each.look(tape, values)
+            if not any(each.wanted for each in self.of.values()):
+                break
 
     def record(self, record: Check) -> Check:
         """A record with the health of its gradient and, if it is partial, the figures of the whole gradient."""

@@ -182,8 +182,9 @@ class Activity:
 
     @property
     def least(self) -> int:
-        """Number of values seen of the unit that was seen least; SAMPLES if there are no units."""
-        return min((units.seen for units in self._units.values() if units.alive.size), default=SAMPLES)
+        """Number of values seen of the unit seen least, of outputs with one that may stand still; SAMPLES if none."""
+        open_ = (units.seen for units in self._units.values() if units.alive.size and not units.moving)
+        return min(open_, default=SAMPLES)
 
     def counts(self) -> Mapping[Key, tuple[int, int | None, int | None]]:
         """By node: the number of units, of dead and of saturated ones; None if too few values were seen."""
@@ -191,7 +192,7 @@ class Activity:
         for (key, _), units in self._units.items():
             number, dead, saturated = found.get(key, (0, 0, 0))
             seen: tuple[int | None, int | None] = None, None
-            if units.seen >= SAMPLES and dead is not None and saturated is not None:
+            if (units.seen >= SAMPLES or units.moving) and dead is not None and saturated is not None:
                 seen = dead + int((~units.alive).sum()), saturated + int((units.alive & ~units.steep).sum())
             found[key] = number + units.alive.size, *seen
         return found
@@ -203,6 +204,11 @@ class _Units(Struct):
     alive: Array
     steep: Array
     seen: int
+
+    @property
+    def moving(self) -> bool:
+        """True if no more values can tell anything: each unit was seen off zero, and on a slope."""
+        return bool(self.alive.all() and self.steep.all())
 
 
 def looked_at(program: Program) -> Iterator[str]:

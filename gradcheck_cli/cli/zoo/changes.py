@@ -15,7 +15,7 @@ from gradcheck_cli.cli import note
 from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, completing
 from gradcheck_cli.cli.output import style_of
 from gradcheck_cli.cli.zoo.results import FinishedJobs
-from gradcheck_cli.errors import harmless
+from gradcheck_cli.errors import counted, harmless
 from gradcheck_cli.report.text import AS_JSON, Style, apart, name, paint, seconds, table
 from gradcheck_cli.report.zoo_summary import verdict
 from gradcheck_cli.results import many, put_aside
@@ -79,7 +79,7 @@ def _text(changes: Sequence[Change], total: int, style: Style, most: int) -> str
             parts.append("\n".join([title, *_lines(those[:most], style), *more]))
     counts = Counter(change.kind for change in changes)
     said = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind]) or "nothing has changed"
-    return "\n\n".join([*parts, f"{total} checks: {said}"]) + "\n"
+    return "\n\n".join([*parts, f"{counted(total, 'check')}: {said}"]) + "\n"
 
 
 def _lines(changes: Iterable[Change], style: Style) -> Iterator[str]:

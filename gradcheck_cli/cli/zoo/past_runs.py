@@ -15,13 +15,14 @@ import rich_click as click
 
 from gradcheck_cli.cli import note
 from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, completing, given_in
+from gradcheck_cli.cli.output import fitted
 from gradcheck_cli.cli.report import PARAMS
 from gradcheck_cli.cli.report import run as show_results
 from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.zoo.results import FinishedJobs, Results
 from gradcheck_cli.cli.zoo.start import HOME, SHOW
-from gradcheck_cli.errors import NothingChecked, UsageError, harmless
-from gradcheck_cli.report.text import AS_JSON, count, name, table, wrapped
+from gradcheck_cli.errors import NothingChecked, UsageError, counted, harmless
+from gradcheck_cli.report.text import AS_JSON, name, table, wrapped
 from gradcheck_cli.report.zoo_summary import passed
 from gradcheck_cli.results import many
 from gradcheck_cli.results.record import OUTCOMES
@@ -57,7 +58,7 @@ def merge(folders: tuple[str, ...], target: str) -> int:
     if difference := differing(runs):
         note(difference)
     about = merged(runs, Path(target))
-    sys.stdout.write(harmless(f"{name(target)}: {count(len(about.jobs), 'model')} of {count(len(runs), 'run')}\n"))
+    sys.stdout.write(harmless(f"{name(target)}: {counted(len(about.jobs), 'model')} of {counted(len(runs), 'run')}\n"))
     return 0
 
 
@@ -130,7 +131,8 @@ def _show_run(folder: str, options: Mapping[str, Any]) -> None:
     shard = f"shard {run.about.shard} of " if run.about.shard else ""
     again = f"  to go on: gradcheck zoo resume {quoted(folder)}\n" if run.state == "interrupted" else ""
     results.output.put(
-        f"{name(folder)}  {state}, {run.progress} models\n"
+        fitted([f"{name(folder)}  {state}, {run.progress} models"])
+        + "\n"
         + "\n".join(
             wrapped(f"{name(shard)}{name(' '.join(run.about.sources))}", results.output.style.width, "  ", "    ")
         )

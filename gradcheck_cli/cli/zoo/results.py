@@ -14,14 +14,14 @@ from gradcheck_cli.cli import note, say
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.reproduce import quoted
-from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.errors import GradcheckError, counted
 from gradcheck_cli.report.concise import forward_reason, outcome, subject
 from gradcheck_cli.report.health import health_tables
-from gradcheck_cli.report.text import count, name
+from gradcheck_cli.report.text import name
 from gradcheck_cli.report.zoo_summary import Group, document, worst
-from gradcheck_cli.results import check_from_json, many
+from gradcheck_cli.results import check_from_texts, many
 from gradcheck_cli.results.record import Check, Kept, Report
-from gradcheck_cli.zoo.store import Line, finished, read_about, whole
+from gradcheck_cli.zoo.store import Line, finished, read_about, texts
 
 _OF_ONE_MODEL = ("show", "heatmap")
 _LINES_ELSEWHERE, _LINES_OF_MORE, _LINES_EACH = 40, 14, 2
@@ -58,7 +58,7 @@ class Results:
     def interrupted(self, jobs: Sequence[str], duration: float) -> str:
         """Shows and writes the results so far, and says how to resume the run; gives the sentence on how far it came."""
         found = FinishedJobs(self.folder, jobs, self.baseline)
-        text = f"interrupted after {len(found.lines)} of {count(len(jobs), 'model')}"
+        text = f"interrupted after {len(found.lines)} of {counted(len(jobs), 'model')}"
         try:
             self._write(found, replace(found.report(gates_of(self.options), duration), notes=(text,), interrupted=True))
         except GradcheckError as error:
@@ -154,26 +154,28 @@ class FinishedJobs:
         """Complete records, each read on access; data for pictures is left out unless `pictured`."""
         lines = [line for each in self.lines.values() for line in each]
 
-        def read(places: Sequence[int]) -> Iterator[Check]:
-            records = whole(self.folder, [lines[place] for place in places])
-            for record in records:
+        def written(places: Sequence[int]) -> Iterator[dict[str, str]]:
+            for record in texts(self.folder, [lines[place] for place in places]):
                 if not pictured:
                     record.pop("picture", None)
-                yield check_from_json(record)
+                yield record
 
-        return Kept([line.check for line in lines], read).changed(self.baseline.judged)
+        def read(places: Sequence[int]) -> Iterator[Check]:
+            yield from map(check_from_texts, written(places))
+
+        return Kept([line.check for line in lines], read, written).changed(self.baseline.judged)
 
     def checks(self, job: str) -> list[Check]:
         """The complete records of a job, without pictures."""
-        records = whole(self.folder, self.lines[job])
-        return [check_from_json({k: v for k, v in record.items() if k != "picture"}) for record in records]
+        records = texts(self.folder, self.lines[job])
+        return [check_from_texts({k: v for k, v in record.items() if k != "picture"}) for record in records]
 
     def detail(self, job: str) -> str:
         """The worst record of a job, on one line."""
         lines = self.lines[job]
         decides = worst([line.check for line in lines])
         line = next(each for each in lines if each.check is decides)
-        check = check_from_json(next(whole(self.folder, [line])))
+        check = check_from_texts(next(texts(self.folder, [line])))
         pair = subject(check).removeprefix(name(check.check)).removeprefix(": ")
         if check.gradient_passes and check.forward_differs:
             return ": ".join(filter(None, (pair, forward_reason(check))))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradcheck_cli.cli import note
-from gradcheck_cli.errors import shown
+from gradcheck_cli.errors import counted, shown
 from gradcheck_cli.graph.memory import spell
-from gradcheck_cli.report.text import columns, count, cut, seconds
+from gradcheck_cli.report.text import columns, cut, seconds
 from gradcheck_cli.report.zoo_summary import verdict, worst
 from gradcheck_cli.zoo import Job, JobListener
 from gradcheck_cli.zoo.store import brief
@@ -143,4 +143,4 @@ def _outcome(records: Sequence[Mapping[str, Any]]) -> str:
     took, decides = seconds(sum(check.duration_s for check in checks)), worst(checks)
     file, check = decides.model.uri, decides.check
     label = check if f"{check}::".startswith(f"{file}::") else f"{file}::{check}"
-    return f"{shown(verdict(decides))} {shown(label)}, {count(len(checks), 'check')} in {took} of checks"
+    return f"{shown(verdict(decides))} {shown(label)}, {counted(len(checks), 'check')} in {took} of checks"

@@ -29,16 +29,15 @@ from gradcheck_cli.cli.zoo.jobs import LEVEL, Maker, ModelPlace, places, split, 
 from gradcheck_cli.cli.zoo.results import Results
 from gradcheck_cli.cli.zoo.run_progress import ZooProgress
 from gradcheck_cli.cli.zoo.start import HOME, RUN_OPTIONS
-from gradcheck_cli.errors import GradcheckError, UsageError, shown
+from gradcheck_cli.errors import GradcheckError, UsageError, counted, plural, shown
 from gradcheck_cli.formats.untrusted import sha256_of_text
-from gradcheck_cli.report.text import count
-from gradcheck_cli.results import check_from_json
+from gradcheck_cli.results import check_from_json, check_from_texts
 from gradcheck_cli.results.record import Check, FirstCheck, Report
 from gradcheck_cli.zoo import MEMORY, TIMEOUT, Job, Limits, cores, engine
 from gradcheck_cli.zoo.parcel import expected_seconds, shared_out
 from gradcheck_cli.zoo.remote import reaching
 from gradcheck_cli.zoo.shelf import hide_from_git
-from gradcheck_cli.zoo.store import ABOUT, About, Line, Store, brief, finished, read_about, whole, write_about
+from gradcheck_cli.zoo.store import ABOUT, About, Line, Store, brief, finished, read_about, texts, write_about
 
 # options that are not stored with a run, and are ignored if its folder has them
 _OF_ONE_TIME = {"folder", "rerun", "show", "fail_fast", "allow_python", "allow_local", *names_at("Output")}
@@ -82,7 +81,7 @@ def _ran(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: cl
     shard, every = given.get("shard"), split(found, options)
     wanted = _of_shard(every, *shard) if shard else every
     if not wanted:
-        note(f"none of {count(len(every), 'check')} is in this shard")
+        note(f"none of {counted(len(every), 'check')} is in this shard")
     kept = {name: value for name, value in given.items() if name not in _OF_ONE_TIME}
     jobs = tuple(place.job for place in wanted)
     part = "{}/{}".format(*shard) if shard else ""
@@ -163,7 +162,7 @@ class Structures:
     def found(self, structure: str, name: str, key: str, lines: Sequence[Line]) -> None:
         """Notes a check that was done before; its records are read where copies may refer to it."""
         if structure not in self.known or name in self.former:
-            self.ended(structure, name, key, [*map(check_from_json, whole(self.store.folder, lines))])
+            self.ended(structure, name, key, [*map(check_from_texts, texts(self.store.folder, lines))])
 
     def wait(self, structure: str, stopped: Callable[[], bool]) -> None:
         """Waits until no first check of a structure runs."""
@@ -205,7 +204,7 @@ class ZooRun:
         self.results = Results(self.store.folder, self.options)
         self.before, damaged = finished(self.store.folder)
         if damaged:
-            note(f"{self.store.path}: {count(damaged, 'damaged line')} left out, to be checked again")
+            note(f"{self.store.path}: {counted(damaged, 'damaged line')} left out, to be checked again")
         former = {line.check.copy_of for lines in self.before.values() for line in lines} - {""}
         self.structures = Structures(self.store, former)
         shown = "off" if self.results.output.style.verbosity < 0 else self.options.get("progress", "auto")
@@ -241,13 +240,17 @@ class ZooRun:
         for job, other in [*self.structures.alike.items()][:_ALIKE]:
             note(f"{shown(job)} is {shown(other)} but for {LEVEL}: both are checked")
         if (more := len(self.structures.alike) - _ALIKE) > 0:
-            note(f"and {more} more are as others but for an optimizer's level: notes in their records say of which")
+            note(
+                f"and {more} more {plural(more, 'is', 'are')} as others but for an optimizer's level: "
+                "notes in their records say of which"
+            )
 
     def _say_where(self, jobs: int) -> None:
         """Prints the folder of the results, and a command that uses it."""
         folder = quoted(str(self.store.folder))
         if self.progress.kept:
-            kept = f"{self.progress.kept} of {count(jobs, 'model')} were done before"
+            were = plural(self.progress.kept, "was", "were")
+            kept = f"{self.progress.kept} of {counted(jobs, 'model')} {were} done before"
             note(f"{kept}, in {folder}; --rerun all does them again")
         elif self.results.output.for_people:
             note(f"results are kept in {folder}: gradcheck zoo report {folder} -o zoo.html")

@@ -123,6 +123,16 @@ def chosen_either_way(node: Node, at: Draft) -> str | None:
     return x if x == y and at.same(x, node.outputs[0]) else None
 
 
+def beyond_a_threshold(node: Node, at: Draft) -> Node | None:
+    """Turns Where(x > c, x, 0) into one pass over x, in float32: ThresholdedRelu; runtimes have no other."""
+    x, zero = node.inputs[1:]
+    bound, number = known(at.sole(node.inputs[0], "Greater")).inputs
+    if bound != x or at.uniform(zero) != 0 or not at.same(x, node.outputs[0]) or at.dtype(x) != np.float32:
+        return None
+    alpha = float(known(at.uniform(number)))
+    return replace(node, op="ThresholdedRelu", inputs=(x,), attrs={"alpha": alpha}) if np.isfinite(alpha) else None
+
+
 def _sides(node: Node) -> Iterator[tuple[str, str]]:
     """The two operands, in both orders if the operator commutes."""
     a, b = node.inputs
@@ -290,7 +300,7 @@ ARITHMETIC: Rules = {
     "Div": (without_one, negative_factors, sign_taken_in, factor_taken_in, quotient),
     "Neg": (twice, negative_difference, factor_taken_in),
     "Not": (twice,),
-    "Where": (chosen_the_other_way, chosen_either_way),
+    "Where": (chosen_the_other_way, chosen_either_way, beyond_a_threshold),
 }
 PRODUCTS: Rules = {
     "ReduceSum": (summed,),

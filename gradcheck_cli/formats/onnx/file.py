@@ -6,7 +6,6 @@ A file that is no model raises a ModelError that says what it is instead: a Git 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
@@ -22,8 +21,8 @@ import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from gradcheck_cli.errors import GradcheckError, ModelError, UsageError, did_you_mean, shown
-from gradcheck_cli.formats.untrusted import closed_afterwards
+from gradcheck_cli.errors import GradcheckError, ModelError, UsageError, counted, did_you_mean, shown
+from gradcheck_cli.formats.untrusted import closed_afterwards, sha256_of_text
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.memory import require
 
@@ -141,7 +140,9 @@ def _names_in(folder: Path) -> list[str]:
 def refuse_pointer(data: bytes, uri: str) -> None:
     """Raises a ModelError if the data is a pointer that Git LFS put in the place of a file."""
     if data.startswith(b"version https://git-lfs"):
-        text = f"{uri} is a Git LFS pointer ({len(data)} bytes), not a model. `git lfs pull` fetches the model."
+        text = (
+            f"{uri} is a Git LFS pointer ({counted(len(data), 'byte')}), not a model. `git lfs pull` fetches the model."
+        )
         raise ModelError(text, code="GC403")
 
 
@@ -177,7 +178,7 @@ def _diagnosis(data: bytes) -> str:
     if not any(byte < 9 or 13 < byte < 32 or byte > 126 for byte in data[:4096]):
         return "is a text file, not a model; models are .onnx files, or specs that end in .gradcheck.yaml"
     if ModelProto.DESCRIPTOR.fields_by_name["ir_version"].number << 3 == data[0]:
-        return f"is truncated or damaged: its {len(data)} bytes are not a whole ONNX model"
+        return f"is truncated or damaged: its {counted(len(data), 'byte is', 'bytes are')} not a whole ONNX model"
     if data[8:10] == b'{"':
         return "holds weights alone (safetensors); export the model that loads them: torch.onnx.export"
     return "is not an ONNX model"
@@ -296,7 +297,7 @@ def structures_of(path: Path, *, named: bool) -> tuple[str, str]:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return sha256_of_text(text)[:32]
 
 
 class Naming:

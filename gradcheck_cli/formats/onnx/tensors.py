@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import SparseTensorProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
-from gradcheck_cli.errors import LimitError, ModelError
+from gradcheck_cli.errors import LimitError, ModelError, counted
 from gradcheck_cli.formats.onnx.file import Outline
 from gradcheck_cli.formats.untrusted import closed_afterwards, leads_out
 from gradcheck_cli.graph import MAX_RANK, Array, Dim, TensorType
@@ -111,7 +111,7 @@ def _byte_count(tensor: TensorProto, dtype: np.dtype[np.generic], shape: tuple[i
 def _from_bytes(tensor: TensorProto, data: Array, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
     expected = _byte_count(tensor, dtype, shape)
     if data.size != expected:
-        text = f"{_label(tensor)} holds {data.size} bytes where {dtype} {list(shape)} needs {expected}."
+        text = f"{_label(tensor)} holds {counted(data.size, 'byte')} where {dtype} {list(shape)} needs {expected}."
         raise ModelError(text)
     if tensor.data_type in _BITS:
         packed = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=data.tobytes())
@@ -163,7 +163,7 @@ def _external(tensor: TensorProto, count: int, source: TensorSource) -> Array:
                 span = f"bytes {offset} to {offset + length} of {location}, which has {size}"
                 raise _refusal(tensor, f"needs {span}. Is the file complete?")
             if length != count:
-                raise _refusal(tensor, f"takes {length} bytes of {location} where its shape needs {count}.")
+                raise _refusal(tensor, f"takes {counted(length, 'byte')} of {location} where its shape needs {count}.")
             file.seek(offset)
             return np.fromfile(file, np.uint8, count)
     except OSError as error:

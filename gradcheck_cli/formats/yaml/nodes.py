@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, helper, parser
 
-from gradcheck_cli.errors import GradcheckError, SpecError, UnsupportedError, did_you_mean
+from gradcheck_cli.errors import GradcheckError, SpecError, UnsupportedError, counted, did_you_mean
 from gradcheck_cli.formats.onnx.attributes import attributes
 from gradcheck_cli.formats.onnx.graph_proto import CONSTANTS, plain
 from gradcheck_cli.formats.onnx.tensors import TensorSource, to_array, types_of
@@ -268,7 +268,7 @@ def _tensor(written: Any, spot: DocumentPath, scope: Scope) -> Array:
     if array.ndim == 0 and math.prod(shape) < 2**28:
         return np.full(shape, array)
     if array.size != math.prod(shape):
-        raise (spot / "shape").error(f"{array.size} values do not fill the shape {shape}")
+        raise (spot / "shape").error(f"{counted(array.size, 'value does', 'values do')} not fill the shape {shape}")
     return array.reshape(shape)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import structs
 from pydantic import ValidationError
 
-from gradcheck_cli.errors import Diagnostic, UsageError, did_you_mean
+from gradcheck_cli.errors import Diagnostic, UsageError, counted, did_you_mean
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
 from gradcheck_cli.formats.yaml.fields import (
     CheckSpec,
@@ -181,7 +181,8 @@ def _message(error: Any, path: tuple[str | int, ...]) -> str:
     if kind in ("too_short", "string_too_short", "too_long"):
         length = context["max_length" if kind == "too_long" else "min_length"]
         least_one = length == 1 and kind != "too_long"
-        return f"{where} is {show(value)}; it must {'not be empty' if least_one else f'have {length} values'}"
+        need = "not be empty" if least_one else f"have {counted(length, 'value')}"
+        return f"{where} is {show(value)}; it must {need}"
     return f"{where} is {show(value)}; {error['msg']}"
 
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gradcheck_cli.report.concise import mode_said, share_compared
+from gradcheck_cli.errors import counted, plural
+from gradcheck_cli.report.concise import has_error, mode_said, share_compared
 from gradcheck_cli.report.health import health_of, precision_text
 from gradcheck_cli.report.remarks import held_against, power_lines
-from gradcheck_cli.report.text import Style, count, name, rough, seconds
+from gradcheck_cli.report.text import Style, name, rough, seconds
 from gradcheck_cli.results.measures import Health, Layer
 from gradcheck_cli.results.record import Check, ModelInfo, Report, Suspect
 
@@ -91,8 +92,8 @@ class PagedModel:
 
     @property
     def error(self) -> float | None:
-        """The largest relative error; None where nothing was compared."""
-        found = [c.max_rel_err for c in self.checks if c.entries and not c.copy_of]
+        """The largest relative error; None where there is none to speak of."""
+        found = [c.max_rel_err for c in self.checks if has_error(c)]
         return max(found, key=lambda error: (error != error, error), default=None)
 
     @property
@@ -123,11 +124,14 @@ ORDERS = {
 
 
 def models_of(checks: Iterable[Check]) -> list[PagedModel]:
-    """The models of a run, the worst outcome first, each with all its records wherever these stand."""
+    """The models of a run, and the records of each wherever these stand; of both the worst outcomes come first."""
     groups: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
         groups.setdefault((check.model.uri, check.check), []).append(check)
-    found = [PagedModel(label, uri, _slug(label, uri), tuple(group)) for (uri, label), group in groups.items()]
+    found = [
+        PagedModel(label, uri, _slug(label, uri), tuple(sorted(group, key=lambda check: _RANK[outcome_of(check).key])))
+        for (uri, label), group in groups.items()
+    ]
     return ordered(found, "outcome")
 
 
@@ -137,7 +141,7 @@ def ordered(models: Iterable[PagedModel], order: str) -> list[PagedModel]:
     return sorted(by_name, key=ORDERS[order].key, reverse=ORDERS[order].descending)
 
 
-def counted(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, int]]:
+def by_outcome(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, int]]:
     """The number of each outcome that occurs, the worst first."""
     found = Counter(each.key for each in outcomes)
     return [(outcome, found[key]) for key, outcome in OUTCOMES.items() if key in found]
@@ -199,14 +203,19 @@ def of_run(report: Report, models: Sequence[PagedModel]) -> Iterator[Fact]:
     """The pairs that were checked, and the method."""
     checks = report.checks
     compared = sum(c.entries.get("checked", 0) for c in checks)
-    yield "Models", f"{len(models):,} with {len(checks):,} pairs (x, y)"
+    yield "Models", f"{len(models):,} with {len(checks):,} {plural(len(checks), 'pair')} (x, y)"
     yield "Entries compared", f"{compared:,}"
     copies = sum(bool(c.copy_of) for c in checks)
-    yield "Copies", f"{copies:,} pairs of models whose structure was checked at another one's weights" if copies else ""
+    yield (
+        "Copies",
+        f"{copies:,} {plural(copies, 'pair')} of models whose structure was checked at another one's weights"
+        if copies
+        else "",
+    )
     yield "Modes", _shares([c.mode for c in checks if c.entries and not c.copy_of])
     yield "Methods", _shares([c.method for c in checks if c.entries and c.method])
     yield "Forward run", _shares([str(c.forward["compared_with"]) for c in checks if c.forward.get("compared_with")])
-    yield "Points and seed", _shares([f"{count(c.points, 'point')}, seed {c.seed}" for c in checks])
+    yield "Points and seed", _shares([f"{counted(c.points, 'point')}, seed {c.seed}" for c in checks])
     compare = (c for c in checks if c.entries and not c.copy_of)
     yield "Tolerance", _shares([f"rtol {c.rtol:g}, atol {c.atol:g}" for c in compare])
     yield "Fails the run", ", ".join(report.fail_on) or "nothing (--exit-zero)"
@@ -252,7 +261,11 @@ def of_check(check: Check) -> Iterator[Fact]:
     yield "Forward run", held_against(check) if check.forward else ""
     yield "Precision", precision_text([check])
     yield "Branches", _branches(check)
-    groups = f"{check.coloring['rows']} rows in {count(check.coloring['colors'], 'group')}" if check.coloring else ""
+    groups = (
+        f"{counted(check.coloring['rows'], 'row')} in {counted(check.coloring['colors'], 'group')}"
+        if check.coloring
+        else ""
+    )
     yield "Coloring", groups
     yield "Forward runs", ", ".join(f"{n:,} on {kind} numbers" for kind, n in check.evaluations.items() if n)
     yield "Took", f"{seconds(check.duration_s)}, {check.peak_rss_mb:,.0f} MB of memory at most"

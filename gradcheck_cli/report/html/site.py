@@ -20,6 +20,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from gradcheck_cli.checks.assemble import model_of
+from gradcheck_cli.errors import plural
 from gradcheck_cli.model import Model
 from gradcheck_cli.report.concise import totals
 from gradcheck_cli.report.explanations import PAGES
@@ -30,7 +31,7 @@ from gradcheck_cli.report.html.page_facts import (
     Outcome,
     PagedModel,
     by_operator,
-    counted,
+    by_outcome,
     models_of,
     ordered,
     outcome_of,
@@ -46,17 +47,17 @@ _LINKED = ("Summary", "Models", "Operators")
 
 
 class InFolder:
-    """Addresses in a folder with a page for each model, and one for each order of them; `up` leads to the folder.
+    """Addresses in a folder with pages of models, and of each order of them; `up` leads to the folder.
 
-    `level` is that of the heading of a model.
+    Models without a page (not among `told`) stand in the tables only.  `level` is that of the heading of a model.
     """
 
     single: ClassVar[bool] = False
     level: ClassVar[int] = 1
     most: ClassVar[int | None] = None  # of the pairs of a model that are there at once
 
-    def __init__(self, up: str = "") -> None:
-        self.up = up
+    def __init__(self, told: Container[str], up: str = "") -> None:
+        self.told, self.up = told, up
 
     @property
     def summary(self) -> str:
@@ -70,11 +71,14 @@ class InFolder:
         by = "" if order == "outcome" else f"-by-{order}"
         return f"{self.up}models{by}{f'-{page}' if page > 1 else ''}.html"
 
-    def model(self, model: PagedModel) -> str:
-        return f"{self.up}model/{model.slug}.html"
+    def model(self, model: PagedModel, page: int = 1) -> str:
+        if model.slug not in self.told:
+            return self.models("outcome")
+        return f"{self.up}model/{model.slug}{f'-{page}' if page > 1 else ''}.html"
 
     def check(self, model: PagedModel, index: int) -> str:
-        return f"{self.model(model)}#{self.anchor(model, index)}"
+        place = f"#{self.anchor(model, index)}" if model.slug in self.told else ""
+        return f"{self.model(model, ceil(index / _PAIRS))}{place}"
 
     def anchor(self, model: PagedModel, index: int) -> str:
         return f"pair-{index}"
@@ -97,7 +101,7 @@ class OnPage:
     def models(self, order: str, page: int = 1) -> str:
         return "#models"
 
-    def model(self, model: PagedModel) -> str:
+    def model(self, model: PagedModel, page: int = 1) -> str:
         return f"#{model.slug}" if model.slug in self.told else "#models"
 
     def check(self, model: PagedModel, index: int) -> str:
@@ -108,6 +112,8 @@ class OnPage:
 
 
 _CELLS, _TOLD, _ROWS, _OPERATORS = 400, 40, 500, 200  # of the mosaic, what needs attention, a table's page, operators
+_IN_TABLES, _PAGED = 12_000, 2_000  # most models in tables, and most with a page of a folder: the worst ones
+_PAIRS = 100  # of a model that a page of a folder tells of
 _SECTIONS, _CHECKS = 200, 1000  # most models and checks that a single page tells of in full
 _ROWS_AT_ONCE, _PAIRS_AT_ONCE = 100, 20  # of them, rows and pairs that are elements of it before anybody asks for more
 _DRAWN, _DRAWN_EACH = 30, 3  # checks with pictures: of the whole report, of one model
@@ -153,12 +159,13 @@ class ReportData:
         self.report = report = replace(report, checks=tuple(map(few.of, report.checks)))  # pages need them in any order
         self.places = {id(check): place for place, check in enumerate(report.checks)}
         self.models = models_of(report.checks)
+        self.listed = self.models[:_IN_TABLES]
         self.pictured = frozenset(_pictured(self.models))
 
     def run(self) -> dict[str, Any]:
         """The data of the summary."""
         attention = [m for m in self.models if m.outcome.key not in QUIET]
-        outcomes = counted(map(outcome_of, self.report.checks))
+        outcomes = by_outcome(map(outcome_of, self.report.checks))
         code = self.report.exit_code
         return {
             "good": not attention,
@@ -196,7 +203,7 @@ class ReportData:
     def rows(self, links: InFolder | OnPage) -> dict[str, str]:
         """The rows of the table of models, by slug: in every order the same."""
         row = parts().model_row
-        return {model.slug: row(model, links) for model in self.models}
+        return {model.slug: row(model, links) for model in self.listed}
 
 
 def folder(report: Report) -> Iterator[tuple[str, bytes]]:
@@ -205,25 +212,35 @@ def folder(report: Report) -> Iterator[tuple[str, bytes]]:
     look = {"policy": "script-src 'none'; object-src 'none'; base-uri 'none'; form-action 'none'"}
     yield "style.css", asset("style.css").encode()
     yield "icon.svg", asset("icon.svg").encode()
-    top, below = InFolder(), InFolder("../")
+    told = {model.slug: model for model in site.models[:_PAGED]}
+    top, below = InFolder(told), InFolder(told, "../")
     rows = site.rows(top)
     for order in ORDERS:
         for name_, text in _tables(site, rows, order, top, look):
             yield name_, text.encode()
-    for model in map(site.whole, site.models):
-        pairs = []
-        for index, check in enumerate(model.checks, 1):
-            drawn = {f"model/{model.slug}-{index}-{each.kind}.png": each for each in site.drawings(model, index)}
-            yield from ((file, each.png) for file, each in drawn.items())
-            pairs.append((check, index, [(below.up + file, each.says) for file, each in drawn.items()]))
-        yield f"model/{model.slug}.html", page(
-            "model.html", title=f"{name(model.name[:200])}: {model.outcome.word}", links=below, section="Models",
-            model=model, pairs=pairs, **look,
-        ).encode()  # fmt: skip
+    for model in map(site.whole, told.values()):
+        yield from _pages_of(model, site, below, look)
     operators = {"links": top, "section": "Operators", "title": "Operators", **site.operators(), **look}
     yield "operators.html", page("operators.html", **operators).encode()
     summary = {"links": top, "section": "Summary", "run": site.run(), **look}
     yield "index.html", page("summary.html", title=f"gradcheck: {totals(report)}", **summary).encode()
+
+
+def _pages_of(
+    model: PagedModel, site: ReportData, links: InFolder, look: Mapping[str, str]
+) -> Iterator[tuple[str, bytes]]:
+    """The pictures of a model, and as many pages as its pairs take."""
+    pages = max(1, ceil(len(model.checks) / _PAIRS))
+    for number in range(1, pages + 1):
+        first, pairs = (number - 1) * _PAIRS, list[tuple[Check, int, list[tuple[str, str]]]]()
+        for index, check in enumerate(model.checks[first : first + _PAIRS], first + 1):
+            drawn = {f"model/{model.slug}-{index}-{each.kind}.png": each for each in site.drawings(model, index)}
+            yield from ((file, each.png) for file, each in drawn.items())
+            pairs.append((check, index, [(links.up + file, each.says) for file, each in drawn.items()]))
+        yield links.model(model, number).removeprefix(links.up), page(
+            "model.html", title=f"{name(model.name[:200])}: {model.outcome.word}", links=links, section="Models",
+            model=model, pairs=pairs, pages=pages, page=number, **look,
+        ).encode()  # fmt: skip
 
 
 def single(report: Report) -> str:
@@ -233,7 +250,7 @@ def single(report: Report) -> str:
     links = OnPage({model.slug for model in told})
     style, script = asset("style.css"), asset("single.js")
     sections = [
-        Markup(page("model.part.html", links=links, model=model, pairs=[
+        Markup(page("model.part.html", links=links, model=model, pages=1, page=1, pairs=[
             (check, index, [(_data(each.png), each.says) for each in site.drawings(model, index)])
             for index, check in enumerate(model.checks, 1)
         ]))
@@ -243,7 +260,7 @@ def single(report: Report) -> str:
     return page(
         "single.html", title=f"gradcheck: {totals(report)}", links=links, section="", run=site.run(),
         rows=rows[:_ROWS_AT_ONCE], later="<>".join(rows[_ROWS_AT_ONCE:]), number=len(rows) - _ROWS_AT_ONCE,
-        order="outcome", pages=1, page=1, note=_note(len(site.models)),
+        order="outcome", pages=1, page=1, note=_note(site),
         sections=sections, told=len(told), open=_open(told), untold=len(site.models) - len(told), **site.operators(),
         look=Markup(style), script=Markup(script), icon="data:image/svg+xml," + quote(asset("icon.svg")),
         policy=f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}; "
@@ -284,28 +301,32 @@ def _tables(
     site: ReportData, rows: Mapping[str, str], order: str, links: InFolder, look: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     """The table of models in one order, as many pages as it takes."""
-    models = ordered(site.models, order)
+    models = ordered(site.listed, order)
     pages = max(1, ceil(len(models) / _ROWS))
     for number in range(1, pages + 1):
         some = [rows[model.slug] for model in models[(number - 1) * _ROWS : number * _ROWS]]
         yield links.models(order, number), page(
             "models.html", title="Models", links=links, section="Models", rows=some, order=order, page=number,
-            pages=pages, note=_note(len(models)), later="", number=0, **look,
+            pages=pages, note=_note(site, _PAGED), later="", number=0, **look,
         )  # fmt: skip
 
 
-def _note(number: int) -> str:
-    return f"{number:,} in all; a cell is a pair (x, y), and the heads of columns sort."
+def _note(site: ReportData, paged: int | None = None) -> str:
+    """A line above the table of models; of large runs with the number that it lists, and that have a page."""
+    number, listed = len(site.models), len(site.listed)
+    few = f"; the worst {listed:,} are listed, and the JSON of results has all" if listed < number else ""
+    pages = f"; the worst {paged:,} have a page" if paged is not None and paged < number else ""
+    return f"{number:,} in all{few}{pages}; a cell is a pair (x, y), and the heads of columns sort."
 
 
 def _title(models: Sequence[PagedModel], attention: Sequence[PagedModel]) -> str:
     if not models:
         return "Nothing was checked"
-    every = f"{len(models):,} model{'s' * (len(models) != 1)}"
+    every = f"{len(models):,} {plural(len(models), 'model')}"
     if not attention:
         right = all(m.outcome.key == "pass" for m in models)
         return f"All gradients of {every} are right" if right else f"{every}: right or known to fail"
-    return f"{len(attention):,} of {every} need{'s' * (len(attention) == 1)} attention"
+    return f"{len(attention):,} of {every} {plural(len(attention), 'needs', 'need')} attention"
 
 
 def _shares(outcomes: Sequence[tuple[Outcome, int]]) -> list[tuple[Outcome, float, float]]:

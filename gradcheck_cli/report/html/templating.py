@@ -19,23 +19,24 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gradcheck_cli.errors import VERSION, shown
+from gradcheck_cli.errors import VERSION, counted, shown
 from gradcheck_cli.report import text
 from gradcheck_cli.report.concise import (
+    errors_said,
     expectation,
     forward_reason,
     forward_text,
     headline,
-    not_judged,
     outcome,
     pair_said,
+    said_of,
     share_compared,
 )
 from gradcheck_cli.report.evidence import by_y, entry_table, evidence, open_entries
 from gradcheck_cli.report.explanations import PAGES
 from gradcheck_cli.report.health import figures, findings, gate_text
 from gradcheck_cli.report.html import page_facts
-from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, PagedModel, counted, outcome_of
+from gradcheck_cli.report.html.page_facts import ORDERS, OUTCOMES, QUIET, PagedModel, by_outcome, outcome_of
 from gradcheck_cli.report.plot import HEIGHT, WIDTH
 from gradcheck_cli.results.record import Check
 
@@ -86,7 +87,8 @@ def _environment() -> Environment:
         "seconds": text.seconds, "percent": text.percent, "upper_bound": text.upper,
         "outcome": outcome_of, "rank": lambda m: [*OUTCOMES].index(m.outcome.key), "label": _label, "why": _why,
         "headline": _headline, "gate": gate_text, "forward": forward_text, "waiver": expectation,
-        "share": share_compared, "not_judged": not_judged, "entries": _entries, "tally": _tally,
+        "share": share_compared, "errors": errors_said, "remark": _remark,
+        "entries": _entries, "tally": _tally,
         "findings": lambda suspect: [_name(sentence, 400) for sentence in evidence(suspect)],
         "figures": lambda check: ", ".join(figures(check)),
         "facts": page_facts.of_check, "model_facts": page_facts.of_model, "file_facts": page_facts.of_file,
@@ -137,17 +139,22 @@ def _why(check: Check) -> str:
     return _name(" ".join(filter(None, (check.code, said))), 140)
 
 
+def _remark(check: Check) -> str:
+    """Words that stand beside a verdict."""
+    return _name(said_of(check)[2].strip())
+
+
 def _entries(check: Check, most: int = _SHOWN) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
     """The table of a pair's worst entries: caption, head and rows."""
     told = [entry for entry in check.worst if entry.status != "kink-ok"]
     heads, rows = entry_table(check, told[:most])
     every = open_entries(check, len(told))
-    shown = f"The worst {most} of {every:,} entries" if every > most else text.count(every, "entry", "entries")
+    shown = f"The worst {most} of {every:,} entries" if every > most else counted(every, "entry")
     return f"{shown} that did not pass", ("entry of x" + (" → y" if by_y(check) else ""), *heads), rows
 
 
 def _tally(model: PagedModel) -> str:
     """The number of checks by outcome, 143 checks: 3 fail, 140 pass; without outcomes where all have the same."""
-    found = counted(map(outcome_of, model.checks))
+    found = by_outcome(map(outcome_of, model.checks))
     told = ", ".join(f"{number} {outcome.word.lower()}" for outcome, number in found)
-    return text.count(len(model.checks), "check") + (f": {told}" if len(found) > 1 else "")
+    return counted(len(model.checks), "check") + (f": {told}" if len(found) > 1 else "")
