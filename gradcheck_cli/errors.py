@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 VERSION = "0.1.0"  # of gradcheck; pyproject.toml reads it here
@@ -246,11 +247,23 @@ def _snippet(text: str, column: int, width: int = 100) -> str:
 
 
 def sendable(error: BaseException) -> BaseException:
-    """The error; one that cannot be sent to another process becomes a GradcheckError with its text."""
+    """The error; one that cannot be sent to another process becomes the first of its kinds that can, with its text."""
+    if _is_sent(error):
+        return error
+    if not isinstance(error, GradcheckError):
+        return GradcheckError(f"{type(error).__name__}: {error}")
+    for kind in type(error).__mro__:
+        with suppress(Exception):  # a kind that asks for more than a text
+            if _is_sent(plain := kind(str(error), code=error.code)):
+                return plain
+    return GradcheckError(str(error))
+
+
+def _is_sent(error: BaseException) -> bool:
     import pickle  # only where something fails in another process
 
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # whatever it holds
-        return GradcheckError(f"{type(error).__name__}: {error}")
-    return error
+        return False
+    return True

@@ -43,8 +43,11 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 @contextmanager
 def _by_signal(seconds: float) -> Iterator[None]:
+    raised = threading.Event()
+
     def over(*_: Any) -> None:
         if not is_opening():
+            raised.set()
             raise _exceeded(seconds)
         signal.setitimer(signal.ITIMER_REAL, _AGAIN)
 
@@ -52,6 +55,12 @@ def _by_signal(seconds: float) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except LimitError:
+        raise
+    except Exception:  # where a class is made or a library calls back, what is raised comes out wrapped
+        if raised.is_set():
+            raise _exceeded(seconds) from None
+        raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

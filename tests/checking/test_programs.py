@@ -24,7 +24,7 @@ from gradcheck_cli.engine import chunks
 from gradcheck_cli.engine.chunks import Budget, in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
-from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.jacobian.directions import Directions
 from gradcheck_cli.jacobian.jacobian import Backward, by_complex_step, by_ladder, forward_noise
 from gradcheck_cli.jacobian.precise import wider_ladder
@@ -140,19 +140,29 @@ class Unsendable(Exception):
         self.lock = threading.Lock()
 
 
+class UnsendableLimit(LimitError):
+    """A limit that cannot be sent to another process."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, code="GC602")
+        self.lock = threading.Lock()
+
+
 @on_linux
 @pytest.mark.parametrize(
     ("error", "expected"),
-    [(ZeroDivisionError("by 3"), ZeroDivisionError), (Unsendable("it holds a lock"), GradcheckError)],
-)
+    [(ZeroDivisionError("by 3"), ZeroDivisionError), (Unsendable("it holds a lock"), GradcheckError),
+     (UnsendableLimit("too much of it"), LimitError)],
+)  # fmt: skip
 def test_an_error_in_a_process_is_raised_here(error: Exception, expected: type[Exception]) -> None:
     def run(piece: range) -> int:
         if 3 in piece:
             raise error
         return piece.start
 
-    with pytest.raises(expected, match=str(error)):
+    with pytest.raises(expected, match=str(error)) as found:
         [made() for _, made in in_chunks(run, 100, 1 << 20, Budget(jobs=2), most=FEW, tally=Counter())]
+    assert getattr(found.value, "code", "GC901") == getattr(error, "code", "GC901")
     assert not active_children()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import gc
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from gradcheck_cli.cli.limits import time_limit
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.formats.onnx import file as onnx_file
 from gradcheck_cli.formats.untrusted import content, is_opening, sha256_of
@@ -81,3 +83,23 @@ def test_no_file_stays_open_whenever_the_time_is_up(reader: str, tmp_path: Path)
         gc.collect()
     assert moment > 10
     assert [str(each.message) for each in left_open] == []
+
+
+class Slow:
+    """Takes forever where a class that has it is made, and Python 3.11 makes a RuntimeError of what is raised there."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        while True:
+            pass
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no alarms here")
+def test_what_python_wraps_is_the_time_limit_all_the_same() -> None:
+    with pytest.raises(LimitError, match="took longer than"), time_limit(0.01):
+        type("Made", (), {"slow": Slow()})
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("by 3"), LimitError("of something else")])
+def test_other_errors_within_a_time_limit_stay_what_they_are(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)), time_limit(100):
+        raise error

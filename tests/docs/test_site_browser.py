@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pygments.token import STANDARD_TYPES
 
 from tests.browsing import browser, needs_browser, served
 from tests.docs.site import build
@@ -16,6 +17,7 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-c
 __all__ = ["browser"]  # a fixture
 pytestmark = [pytest.mark.slow, needs_browser]
 PHONE, DESK = {"width": 400, "height": 800}, {"width": 1280, "height": 900}
+TOKENS = [kind for kind in STANDARD_TYPES.values() if kind not in ("", "esc", "hll")]  # what a highlighter calls them
 KINDS = ("", "tutorial/", "guides/zoo/", "method/numerical/", "reference/options/", "reference/codes/GC101/")
 
 
@@ -40,6 +42,24 @@ def test_pages_fit_are_accessible_and_ask_nobody_else(path: str, scheme: str, br
             assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == []
             assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
             assert [url for url in asked if not url.startswith((address, "data:"))] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_code_of_any_kind_has_enough_contrast(scheme: str, browser: Any, address: str):
+    with browser.new_context(viewport=DESK, color_scheme=scheme) as context:
+        page = context.new_page()
+        page.goto(address + "tutorial/")
+        page.evaluate(
+            """kinds => {
+            const code = document.querySelector(".highlight code")
+            for (const kind of kinds) code.append(Object.assign(document.createElement("span"),
+                {className: kind, textContent: ` ${kind} `}))
+        }""",
+            TOKENS,
+        )
+        assert page.locator(".highlight code > span").count() >= len(TOKENS)
+        found = axe.Axe().run(page).response["violations"]
+        assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == []
 
 
 def test_commands_are_copied_without_what_they_print(browser: Any, address: str):
