@@ -89,8 +89,9 @@ def in_chunks(
     pieces = _shares(count, int(max(1, min(budget.chunk(bytes_per_probe, least), most))), lanes)
     jobs = min(budget.jobs, lanes)
     if len(pieces) <= 1 or jobs == 1:
+        work = run if lanes == 1 else partial(_alone, run)  # stacks inside are cut as they are on threads
         for piece in pieces:
-            yield piece, partial(run, piece)
+            yield piece, partial(work, piece)
             budget.progress(piece.stop, count)
         return
     if tally is not None and count > _LASTING * most and _may_fork():

@@ -94,6 +94,19 @@ def test_chunks_may_run_chunks() -> None:
     assert [result() for _, result in in_chunks(outer, 8, 64 << 20, budget)] == [4950 + 1] * 8
 
 
+@pytest.mark.parametrize("count", [1, 2, 8, 100])
+def test_stacks_inside_of_chunks_are_cut_alike_for_one_and_two_jobs(count: int) -> None:
+    def cut(jobs: int) -> list[Any]:
+        budget = Budget(jobs=jobs)
+
+        def outer(piece: range) -> list[range]:
+            return [inner for inner, _ in in_chunks(lambda _: None, 100, 1 << 20, budget)]
+
+        return [(piece, made()) for piece, made in in_chunks(outer, count, 64 << 20, budget)]
+
+    assert cut(1) == cut(2)
+
+
 def test_an_error_in_a_chunk_is_raised_once_no_other_runs_and_the_next_stack_does() -> None:
     budget, running = Budget(jobs=2), Counter[str]()
 
