@@ -12,8 +12,8 @@ from multiprocessing import get_context
 from benchmarks.table import Table
 
 SUITES = (
-    "kernels", "convolutions", "jacobians", "one_thread", "limit", "processes", "models", "real_sizes", "scaling", "zoo",
-    "records", "gradient_files",
+    "kernels", "convolutions", "jacobians", "one_thread", "phases", "limit", "processes", "models", "real_sizes", "scaling",
+    "zoo", "records", "gradient_files",
 )  # fmt: skip
 
 
