@@ -2,8 +2,8 @@
 
 A ```console block is a session: commands stand behind `$ `, their output below.  A block with a title, as in
 ```yaml title="net.gradcheck.yaml", is a file that the reader writes.  All that a page shows runs in one shell, in the
-order in which it stands there.  Three things may differ: times; numbers below 1e-6 in scientific notation, which are
-rounding errors; and what a line of dots leaves out.
+order in which it stands there.  Three things may differ: times; rounding errors, which are numbers below 1e-6 in
+scientific notation and the digits that are left of a gradient in the model's own dtype; and what a line of dots leaves out.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ def normalized(text: str) -> list[str]:
     """Lines without times and rounding errors."""
     text = re.sub(r"\bin \d[\d.]*s\b", "in TIME", text)
     text = re.sub(r"\b(0\.0e\+00|\d(\.\d+)?e-(0[7-9]|[1-9]\d))\b", "ROUNDING", text)
+    text = re.sub(r"keeps \S+ (of \S+ digits) at the median, \S+ at worst\s+\([^()]+\)", r"keeps ROUNDING \1", text)
     return [re.sub(r" +", " ", line).rstrip() for line in text.strip().splitlines()]
 
 

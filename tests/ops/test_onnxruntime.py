@@ -43,6 +43,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 OPSETS = {"": range(21, 27), "ai.onnx.ml": range(3, 6), "com.microsoft": range(1, 2)}  # onnxruntime reads no newer ones
 IN_PLACE = {"SparseAttention": {"y1": "x3", "y2": "x4"}}  # outputs that are written into inputs
 TRAINING = {(c.domain, c.op) for c in training.CASES}
+LACKING = "not yet supported on this hardware platform"  # its products of packed weights need some instruction sets
 # Both sides round in float32, in another order: once for each of the up to a hundred terms of a sum, relative to the
 # largest output, since cancellation leaves small outputs with the error of large terms.
 RELATIVE = gamma(np.float32, 100)
@@ -59,7 +60,12 @@ def applies(case: Case) -> bool:
 def test_the_outputs_are_those_of_onnxruntime(case: Case) -> None:
     if reason := gap(case):
         pytest.skip(reason)
-    compare(case)
+    try:
+        compare(case)
+    except Exception as error:  # the runtime's own have no class in common
+        if LACKING not in str(error):
+            raise
+        pytest.skip(str(error))
 
 
 def test_no_gap_is_stale() -> None:
