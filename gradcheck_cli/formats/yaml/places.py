@@ -215,6 +215,8 @@ class _Builder:
         text = (lines + [""])[line]
         if "cannot start any token" in str(error.problem) and text[column : column + 1] == "\t":
             self._fail("a tab cannot indent YAML; use spaces", line + 1, column + 1)
+        if "maximum nesting depth" in str(error.problem):  # libyaml's own limit, which its look-ahead may meet first
+            self._fail(f"nested deeper than {MAX_DEPTH} levels", line + 1, column + 1)
         context = f" {error.context}" if error.context else ""
         self._fail(f"not YAML:{context} {error.problem}".replace("  ", " "), line + 1, column + 1)
 
