@@ -140,6 +140,27 @@ def test_a_sigmoid_may_be_off_by_roundings_of_its_largest_operand(tmp_path: Path
     assert forward(path, {**gc.OPS, wrong.key: wrong})["y"]["agrees"] is agrees
 
 
+def test_sums_of_bytes_that_overflow_on_a_processor_accuse_no_model_and_hide_no_other_node(tmp_path: Path) -> None:
+    text = (
+        "m (float[2,64] x) => (float[2,3] y) { q, s, z = DynamicQuantizeLinear (x)  i = MatMulInteger (q, w, z) "
+        "f = Cast <to = 1> (i)  h = Mul (f, c)  y = Softmax (h) }"
+    )
+    weights = np.tile(np.int8([[127, -127, 120]]), (64, 1))
+    path = save(tmp_path / "m.onnx", text, w=weights, c=np.float32(1e-6))
+    found = forward(path)["y"]
+    assert found["agrees"] is True or "overflow on this processor" in found["reason"], found
+    wrong = forward(path, WRONG_SOFTMAX)["y"]
+    assert (wrong["agrees"], wrong["first_node"]["op"]) == (False, "Softmax"), wrong
+
+
+@pytest.mark.parametrize("to", ["FLOAT8E4M3FN", "FLOAT8E5M2", "BFLOAT16"])
+def test_types_that_numpy_lacks_are_compared_where_they_are_numbers_again(tmp_path: Path, to: str) -> None:
+    text = f"m (float[3,4] x) => (float y) {{ q = Cast <to = {TensorProto.DataType.Value(to)}> (x) \
+        f = Cast <to = 1> (q)  y = ReduceSum <keepdims = 0> (f) }}"
+    found = forward(save(tmp_path / "m.onnx", text, opset=19))["y"]
+    assert found["agrees"] is not False, found
+
+
 DRAWN = {
     "Dropout in training": "d, m = Dropout (x, half, yes)",
     "Dropout in training with a seed": "d, m = Dropout <seed = 3> (x, half, yes)",

@@ -21,7 +21,16 @@ import numpy as np
 from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.checks.forward.runtime import NAME, PATIENCE, WORKER, Question, Refused, Unanswered, installed
+from gradcheck_cli.checks.forward.runtime import (
+    NAME,
+    PATIENCE,
+    WORKER,
+    Question,
+    Refused,
+    Unanswered,
+    installed,
+    overflows,
+)
 from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.formats import SPEC_SUFFIXES
 from gradcheck_cli.formats.source import Source
@@ -42,6 +51,11 @@ if TYPE_CHECKING:
 
 CODE = "GC404"
 _RANGE_PER_THREAD = {("com.microsoft", "DynamicQuantizeLSTM")}  # onnxruntime quantizes by thread
+_BYTE_PRODUCTS = {  # onnxruntime sums them up in 16 bits on some processors
+    *(("", op) for op in ("MatMulInteger", "QLinearMatMul", "ConvInteger", "QLinearConv")),
+    *(("com.microsoft", op) for op in ("DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat",
+                                       "QAttention", "QGemm", "QLinearConv")),
+}  # fmt: skip
 _SMALL = 256 << 20  # bytes of a model, and of its results, up to which a small difference is followed node by node
 _FEW, _LITTLE = 100, 8 << 20  # nodes, and bytes, up to which nodes are compared once in any case
 _NOT_COMPARED: Forward = {
@@ -168,9 +182,9 @@ class RuntimeComparison:
         kept = [y for y in self.ys if y not in drawn]
         for y in drawn.intersection(self.held):
             index = next(i for i in sorted(point.tape.drawing) if y in graph.reached_from(graph.nodes[i].outputs))
-            self.held[y].drawn = f"{describe(index, graph.nodes[index])} draws random numbers"
+            self.held[y].unfit = f"{describe(index, graph.nodes[index])} draws random numbers"
         if not kept:
-            raise Unanswered(self.held[self.ys[0]].drawn)
+            raise Unanswered(self.held[self.ys[0]].unfit)
         return kept
 
     def _compare(self, asked: PendingQuestion, until: float) -> None:
@@ -178,13 +192,16 @@ class RuntimeComparison:
         from gradcheck_cli.checks.forward.stepwise import CLOSE, Roundings, near
 
         feeds, tape = asked.question.feeds, asked.point.tape
-        ys = [y for y in self.ys if y in asked.answer and _finite(tape, y) and not self.held[y].drawn]
+        ys = [y for y in self.ys if y in asked.answer and _finite(tape, y) and not self.held[y].unfit]
         runs = Roundings(self.source.graph, self.settings.seed, self.ops, feeds, tuple(ys))
         open_ = [y for y in ys if not self._settled(runs, y, asked)]
         self.looked_once = True
         looked = self._looked(asked, open_, until) if open_ else None
         for y in ys:
             theirs, held = asked.answer[y], self.held[y]
+            if looked is not None and y in open_ and (unfit := looked.overflow(y, self.source.graph)):
+                held.unfit = unfit
+                continue
             ours = tape.named[y].value
             if runs.known(y) and (y in open_ or not near(ours, theirs, CLOSE)):
                 ours = runs.nearest(y, theirs)
@@ -310,13 +327,23 @@ class Looked(Struct):
     unseen: set[str] = field(default_factory=set)
     reason: str = ""
 
+    def overflow(self, y: str, graph: Graph) -> str:
+        """The reason why a y tells nothing: all that differs before it are sums of bytes that overflow there; or ""."""
+        needed = graph.needed_for([y])
+        before = [d.index for d in self.differing if not needed.isdisjoint(graph.nodes[d.index].outputs)]
+        if not before or any(graph.nodes[i].key not in _BYTE_PRODUCTS for i in before) or not overflows():
+            return ""
+        where = describe(before[0], graph.nodes[before[0]])
+        return f"{where}: {NAME}'s products of uint8 and int8 overflow on this processor"
+
     def judge(self, held: ForwardResult, runs: Roundings, theirs: Array, source: Source) -> None:
         """Decides for a y whether it differs, and at which node that begins."""
         from gradcheck_cli.checks.forward.stepwise import slack
 
         graph, y = source.graph, held.y
         needed = graph.needed_for([y])
-        first = next((d for d in self.differing if not needed.isdisjoint(graph.nodes[d.index].outputs)), None)
+        mine = [d for d in self.differing if not needed.isdisjoint(graph.nodes[d.index].outputs)]
+        first = min(mine, key=lambda d: graph.nodes[d.index].key in _BYTE_PRODUCTS and overflows(), default=None)
         how = runs.difference(y, theirs)
         if first is not None:
             ours = runs.nearest(y, theirs)
@@ -333,7 +360,7 @@ class Looked(Struct):
 class ForwardResult(Struct):
     """One y over all points: the runs it was compared with, the largest errors, and the differences if any.
 
-    `drawn` is the reason why it is not compared, `said` a note although it agrees; `refused`: onnxruntime does not
+    `unfit` is the reason why it is not compared, `said` a note although it agrees; `refused`: onnxruntime does not
     accept the model.
     """
 
@@ -344,7 +371,7 @@ class ForwardResult(Struct):
     how: list[str] = field(default_factory=list)
     first: Differing | None = None
     said: str = ""
-    drawn: str = ""
+    unfit: str = ""
     refused: bool = False
 
     @property
@@ -378,7 +405,7 @@ class ForwardResult(Struct):
     def record(self, graph: Graph, reason: str) -> Forward:
         """The field `forward` of a record; `reason` is given if nothing was compared."""
         if not self.compared:
-            return {**_NOT_COMPARED, "reason": _first_line(self.drawn or reason), "refused": self.refused}
+            return {**_NOT_COMPARED, "reason": _first_line(self.unfit or reason), "refused": self.refused}
         node = None if self.first is None else graph.nodes[self.first.index]
         first: FirstNode | None = None
         if node is not None and self.first is not None:

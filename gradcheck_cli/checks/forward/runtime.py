@@ -19,6 +19,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -284,6 +285,22 @@ class GraphRuns:
         from gradcheck_cli.checks.forward.stepwise import first_differing
 
         return first_differing(data, graph, ops, feeds)
+
+
+@cache
+def overflows() -> bool:
+    """True if onnxruntime's products of uint8 and int8 are sums in 16 bits, as they are on x86 without VNNI.
+
+    Source: onnxruntime's page on quantizing models, on U8S8 and saturation.
+    """
+    import numpy as np
+    from onnx import helper, parser
+
+    graph = parser.parse_graph("bytes (uint8[1,8] a, int8[8,4] b) => (int32[1,4] y) { y = MatMulInteger (a, b) }")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8)
+    feeds = {"a": np.full((1, 8), 255, np.uint8), "b": np.full((8, 4), 127, np.int8)}
+    answer = GraphRuns().answers(model.SerializeToString(), feeds, ["y"])
+    return isinstance(answer, dict) and bool((answer["y"] != 8 * 255 * 127).any())
 
 
 def runs() -> GraphRuns | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 _KEPT = 4  # sessions
+_BITS = ("float8", "float4", "bfloat16", "int4", "int2")  # element types of which NumPy would show the bits
 
 
 def main() -> None:
@@ -49,8 +50,10 @@ def _run(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any], so
     session = _session(onnxruntime, sessions, request, data)
     known = {entry.name for entry in (*session.get_inputs(), *session.get_overridable_initializers())}
     feeds, names = {name: value for name, value in feeds.items() if name in known}, request["outputs"]
+    unread = {each.name for each in session.get_outputs() if any(bits in each.type for bits in _BITS)}
+    names = [name for name in names if name not in unread]
     if not request["stacked"]:
-        return dict(zip(names, session.run(names, feeds), strict=True))
+        return dict(zip(names, session.run(names, feeds), strict=True)) if names else {}
     each = feeds.pop(request["stacked"])
     made = [session.run(names, {**feeds, request["stacked"]: value}) for value in each]
     return dict(zip(names, map(np.stack, zip(*made, strict=True)), strict=True))
