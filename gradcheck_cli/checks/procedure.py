@@ -46,13 +46,13 @@ from gradcheck_cli.checks.problem import (
     without_forward,
     without_gradient,
 )
-from gradcheck_cli.checks.severing import last_float, severance_of, severed
+from gradcheck_cli.checks.severing import instead, severance_of, severed
 from gradcheck_cli.compare.branches import Branches
 from gradcheck_cli.compare.counts import PairResult, nonfinite
 from gradcheck_cli.compare.ladder import PairJob
 from gradcheck_cli.compare.pair import AsTensorflow, Full, as_tensorflow
 from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.errors import LimitError, NoGradientError, PointError, UnsupportedError, UsageError, shown
+from gradcheck_cli.errors import LimitError, NoGradientError, PointError, UnsupportedError, UsageError
 from gradcheck_cli.formats.companions import record_beside
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph.memory import exhausted, is_of_memory
@@ -275,7 +275,9 @@ class Procedure:
         xs = dict.fromkeys([*self.xs, *(pair.x for pair in self.claims)])
         if not self.ys or not xs:
             refuse_constants(graph, settings.y or ())
-            raise self._without("float output" if not self.ys else "float tensor that its outputs depend on")
+            raise self._without(
+                "float input or weight that its outputs depend on" if self.ys else "float output", self.ys
+            )
         fed = settings.extra_feed_dict
         behind = reaching(graph, [*xs], fed)
         connected = any(behind.get(y) for y in self.ys)
@@ -302,12 +304,10 @@ class Procedure:
     def _targets(self) -> list[str]:
         return list(dict.fromkeys([*self.ys, *self.xs, *(pair.x for pair in self.claims)]))
 
-    def _without(self, what: str) -> UnsupportedError:
-        """The error for a model without x or y; it names the last tensor on the way to its outputs that could be y."""
+    def _without(self, what: str, ys: Sequence[str] = ()) -> UnsupportedError:
+        """The error for a model that has no y, or no x for its ys; it says what can be checked instead."""
         message = f"{self.source.uri} has no {what}: there is no gradient to check."
-        if last := last_float(self.graph, self.ops):
-            message += f" Check up to the last float tensor: --y {shown(last)}"
-        return UnsupportedError(message, code="GC501")
+        return UnsupportedError(f"{message} {instead(self.graph, ys, self.ops)}".rstrip(), code="GC501")
 
     def _ready(self, pairs: list[Pair], point: Point, index: int) -> tuple[list[Pair], dict[str, Problem], list[Pair]]:
         """The pairs of float tensors, the problem of each y, and the pairs that can be compared at a point."""

@@ -11,9 +11,10 @@ from msgspec import structs
 from gradcheck_cli.autodiff.reach import Flow, any_edge, live, straight
 from gradcheck_cli.autodiff.severed import Severance, in_part, last_with_gradient
 from gradcheck_cli.checks.claims.claim import Gradients
+from gradcheck_cli.errors import shown
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.op import Ops
-from gradcheck_cli.points.targets import differentiable_constants, is_float
+from gradcheck_cli.points.targets import differentiable_constants, is_float, not_chosen
 from gradcheck_cli.results.measures import Partly, Severed, Spot
 from gradcheck_cli.results.record import Check, Gradient
 from gradcheck_cli.settings import Settings
@@ -38,6 +39,14 @@ def last_float(graph: Graph, ops: Ops) -> str | None:
     starts = [*(n for n in graph.free_inputs if is_float(graph, n)), *differentiable_constants(graph, graph.outputs)]
     found = last_with_gradient(Flow(graph, ops), starts, graph.outputs, made)
     return found if found not in graph.outputs else None
+
+
+def instead(graph: Graph, ys: Sequence[str], ops: Ops) -> str:
+    """A sentence on what can be checked of a model that has ys and no x, or without them no y; empty for nothing."""
+    if ys:
+        return not_chosen(graph, ys, ops)
+    last = last_float(graph, ops)
+    return f"Check up to the last float tensor: --y {shown(last)}" if last else ""
 
 
 def severed(checks: Sequence[Check], severance: Severance, graph: Graph) -> tuple[Check, ...]:

@@ -140,11 +140,12 @@ def _explain(error: Exception) -> int:
 def _titled(code: str, message: str) -> str:
     """An error as it stands on stderr: `error GC201: ...`, red where there is a terminal."""
     from gradcheck_cli.errors import clean
-    from gradcheck_cli.report.text import linked, paint
+    from gradcheck_cli.report.text import colored, linked, paint
 
     message = message.removeprefix(f"{code}: ")
-    colored = bool(os.environ.get("FORCE_COLOR")) or (sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
-    title = linked(paint(f"error {code}", "red", colored), colored and sys.stderr.isatty())
+    terminal = sys.stderr.isatty()
+    color = colored("auto", terminal)
+    title = linked(paint(f"error {code}", "red", color), color and terminal)
     return f"{title}: {clean(message)}"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain, islice
@@ -22,7 +23,7 @@ from click.shell_completion import CompletionItem, ShellComplete, split_arg_stri
 from gradcheck_cli.errors import shown
 
 VARIABLE = "_GRADCHECK_COMPLETE"
-_PATIENCE = 5.0  # seconds after which a shell gets no words
+_WORK, _PATIENCE = 5.0, 60.0  # seconds of the processor, and of waiting, after which a shell gets no words
 _MOST_FILES, _LONGEST_HELP = 4, 72
 _MARKS = {**dict.fromkeys(("shapes", "ranges", "tolerances"), ":"), **dict.fromkeys(("values", "feeds", "claims"), "=")}
 _PLAIN = re.compile(r"[\w@%+,./:=-]", re.ASCII)  # that mean themselves to bash
@@ -40,14 +41,22 @@ def answer() -> int:
     if instruction == "source":
         print(script(shell), end="")
         return 0
-    timer = threading.Timer(_PATIENCE, os._exit, (0,))
-    timer.daemon = True
-    timer.start()
+    done = threading.Event()
+    threading.Thread(target=_give_up, args=[done], daemon=True).start()
     with suppress(Exception):
         lines = [*_lines(shell, _Typed.of(os.environ["COMP_LINE"]))]
         print("".join(f"{line}\n" for line in lines), end="", flush=True)
-    timer.cancel()
+    done.set()
     return 0
+
+
+def _give_up(done: threading.Event) -> None:
+    """Ends the process where the words take too long: more than some work of its own, or on a busy machine a minute."""
+    work, end = time.process_time() + _WORK, time.monotonic() + _PATIENCE
+    while time.process_time() < work and time.monotonic() < end:
+        if done.wait(0.1):
+            return
+    os._exit(0)
 
 
 class _Typed(NamedTuple):

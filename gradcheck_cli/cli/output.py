@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from gradcheck_cli.cli import note
 from gradcheck_cli.errors import UsageError, harmless
 from gradcheck_cli.report import FORMATS, format_of, parts, write
-from gradcheck_cli.report.text import ENDLESS, Style, wrapped
+from gradcheck_cli.report.text import ENDLESS, Style, colored, wrapped
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.settings import Pictures
 
@@ -165,15 +165,6 @@ def _columns(terminal: bool) -> int:
         if (given := int(os.environ.get("COLUMNS", ""))) > 0:
             return given
     return ENDLESS
-
-
-def colored(choice: str, terminal: bool) -> bool:
-    """True if output is colored: as chosen, else by NO_COLOR and FORCE_COLOR, else in a terminal."""
-    if choice != "auto":
-        return choice == "always"
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or (terminal and os.environ.get("TERM") != "dumb")
 
 
 def _shows_blocks(stream: TextIO) -> bool:

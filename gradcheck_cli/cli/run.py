@@ -250,11 +250,11 @@ class Run:
                 self._note_idle(os.path.dirname(task.path) or ".")
                 checks = self.checker.check(task)
                 self.records.extend(map(self.output.kept, checks))
+                done += 1
                 self.output.section(checks, task.said.get("show"))
                 self.output.draw(checks)
                 if self.options.get("fail_fast") and self._report().exit_code:
                     break
-                done += 1
         except KeyboardInterrupt:
             interrupts.heard()
             raise KeyboardInterrupt(self._interrupted(done)) from None
@@ -270,7 +270,8 @@ class Run:
 
     def _interrupted(self, done: int) -> str:
         """Shows and writes what is done; gives the sentence that says how much that is."""
-        text = f"interrupted after {done} of {counted(len(self.tasks), 'check')}"
+        unit = "check" if any(task.check for task in self.tasks) else "model"  # which may have several checks
+        text = f"interrupted after {done} of {counted(len(self.tasks), unit)}"
         report = replace(self._report(), interrupted=True)
         try:
             self.output.write_reports(replace(report, notes=(*report.notes, text)))

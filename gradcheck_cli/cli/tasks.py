@@ -191,9 +191,10 @@ def _fits(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def _inside(folder: str) -> Iterator[str]:
+    """The models and specs in a folder, however deep, but for what is hidden."""
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (str(Path(root) / name) for name in sorted(names) if _is_model(name))
+        yield from (str(Path(root) / name) for name in sorted(names) if _is_model(name) and not name.startswith("."))
 
 
 def _is_model(name: str) -> bool:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gradcheck_cli.autodiff.custom import with_installed
 from gradcheck_cli.autodiff.reach import Flow, Selecting, selecting
-from gradcheck_cli.errors import UsageError, did_you_mean, shown
+from gradcheck_cli.errors import UsageError, counted, did_you_mean, shown
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.op import DTYPES, QUANTIZATION, STATISTIC, WEIGHT, Op, Ops, operator_of
 from gradcheck_cli.ops import OPS
@@ -256,6 +256,18 @@ def constant_roles(
     several = [n for n in floats if graph.constants[n].size > 1]
     rule = Selecting(Flow(graph, ops), graph.free_inputs, several, ys)
     return {n: _role(graph, n, uses.get(n, ()), needed, rule, named) for n in floats}
+
+
+def not_chosen(graph: Graph, ys: Collection[str], ops: Ops = OPS) -> str:
+    """A sentence on constants that could be differentiated by, for a model that has neither inputs nor weights to."""
+    found = differentiable_constants(graph, [*ys])
+    if not found:
+        return ""
+    roles = constant_roles(graph, ys, ops=ops)
+    first = max(found, key=lambda n: roles[n].rule)  # what was judged by its values is what one would look for
+    more = f" and {counted(len(found) - 1, 'more constant')}" if found[1:] else ""
+    told = f"{shown(first)} {_type(graph, first)} ({roles[first].why}){more}"
+    return f"Not taken for a weight: {told}. Check it: --param {shown(first)}"
 
 
 def weights(graph: Graph, ys: Collection[str], named: Collection[str] = (), ops: Ops = OPS) -> tuple[str, ...]:

@@ -95,7 +95,8 @@ def _costs(found: Inspection, style: Style) -> Iterator[str]:
         yield from (f"{title}  {name(line)}" for line in found.obstacle.split("\n"))
         return
     if not found.costs:
-        yield "there is no gradient to check"
+        left = max((t for t in found.tensors if t.rule and t.differentiable), key=lambda t: t.rule, default=None)
+        yield "there is no gradient to check" + (f" but that by a constant: --param {name(left.name)}" if left else "")
         return
     shown = found.costs if style.verbosity > 0 else found.costs[:20]
     numbers = [(f"{c.entries:,}", f"{c.runs:,}", _spell(c.seconds)) for c in shown]

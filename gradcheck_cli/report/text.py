@@ -47,6 +47,15 @@ class Style:
         return self.width if self.width < ENDLESS else _PICTURED
 
 
+def colored(choice: str, terminal: bool) -> bool:
+    """True if output is colored: as chosen, else by NO_COLOR and FORCE_COLOR, else in a terminal."""
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (terminal and os.environ.get("TERM") != "dumb")
+
+
 def paint(text: str, color: str, on: bool = True) -> str:
     """A text in a terminal's color."""
     return f"\x1b[{COLORS[color]}m{text}\x1b[0m" if on and color else text

@@ -283,7 +283,7 @@ def _bounded(asked: Settings) -> tuple[Settings, dict[str, str]]:
 
 def _too_much(name: str, wanted: float, most: float) -> str:
     """A sentence about an option of which a bundle asks for too much."""
-    said = [spell(each) if name == "memory_limit" else f"{each:g}" for each in (wanted, most)]
+    said = [spell(each) if name == "memory_limit" else f"{each:.15g}" for each in (wanted, most)]
     return f"it asks for --{name.replace('_', '-')} {said[0]}, and has {said[1]} unless more is typed"
 
 

@@ -117,9 +117,12 @@ def test_without_a_float_input_the_weights_are_x_and_without_those_nothing_is(tm
     assert [(c.x, c.status) for c in report.checks] == [("w", "pass")]
     alone = text.replace("float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}", "float[4, 2] w = {1, 1, 1, 1, 1, 1, 1, 1}")
     onnx.save(proto(alone), tmp_path / "net.onnx")
-    with pytest.raises(UnsupportedError, match="no float tensor that its outputs depend on") as raised:
+    with pytest.raises(UnsupportedError, match="no float input or weight that its outputs depend on") as raised:
         gc.check(gc.load(tmp_path / "net.onnx"))
     assert raised.value.code == "GC501"
+    told = "w [4,2] float32 (all values are equal, or a mask's) and 1 more constant. Check it: --param w"
+    assert str(raised.value).endswith(told)
+    assert gc.check(gc.load(tmp_path / "net.onnx"), param=["w"]).exit_code == 0
 
 
 NET = """g (float[N, 3] x) => (float[N, 3] y) <float[3] enc_DOT_w = {1, 2, 3}, float[3] enc_DOT_b = {1, 1, 1},

@@ -494,14 +494,14 @@ HARM: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 ASKS = {  # settings of a bundle, and the words on them
-    "a year": ({"timeout": 3e7}, "note: it asks for --timeout 3e+07, and has 3600 unless more is typed\n"),
+    "a year": ({"timeout": 3e7}, "note: it asks for --timeout 30000000, and has 3600 unless more is typed\n"),
     "a million points": (
         {"points": 1_000_000},
-        "note: it asks for --points 1e+06, and has 100 unless more is typed\n",
+        "note: it asks for --points 1000000, and has 100 unless more is typed\n",
     ),
     "all entries": (
         {"mode": "sampled", "max_entries": 1 << 40},
-        "note: it asks for --max-entries 1.09951e+12, and has",
+        "note: it asks for --max-entries 1099511627776, and has 1048576",
     ),
     "all memory": ({"memory_limit": 1 << 50}, "note: it asks for --memory-limit 1.02e+03 TiB, and has "),
     "all cores": ({"jobs": 100_000}, ""),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from onnx import TensorProto, helper, save
 
+from tests.cli import models
 from tests.cli.conftest import Command
 
 SPEC = """gradcheck: 1
@@ -93,3 +95,13 @@ def test_many_inputs_with_long_names_fit_80_columns(
     assert "... 280 more, -v" in lines
     assert max(len(line) + line.count(letter) * (letter != "n") for line in lines) <= 80
     assert len(gradcheck("inspect", "many.onnx", "-v").out.splitlines()) > 600
+
+
+def test_a_model_whose_only_table_is_constant_by_its_values_says_how_to_check_it(
+    gradcheck: Command, folder: Path
+) -> None:
+    models.save(folder / "net.onnx", "net (int64[2] i) => (float[2,3] y) { y = Gather (t, i) }", t=np.ones((4, 3)))
+    said = gradcheck("inspect", "net.onnx").out.splitlines()[-1]
+    assert said == "there is no gradient to check but that by a constant: --param t"
+    assert gradcheck("net.onnx", "--params").err.rstrip().endswith("Check it: --param t")
+    assert gradcheck("net.onnx", "--param", "t").code == 0

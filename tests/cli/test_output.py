@@ -172,6 +172,17 @@ def test_a_folder_and_a_pattern_find_models_and_leave_side_cars_to_them(gradchec
         assert [line.partition(": PASS")[0] for line in lines] == expected, argument
 
 
+def test_a_folder_and_a_pattern_leave_out_what_is_hidden(gradcheck: Command, folder: Path) -> None:
+    nets = folder / "nets"
+    for name in ("a.onnx", "._a.onnx", ".cache/b.onnx", "deep/.c.onnx"):
+        (nets / name).parent.mkdir(parents=True, exist_ok=True)
+        models.mlp(nets / name)
+    for argument in ("nets", "nets/*.onnx", "nets/**/*.onnx", "net*s"):
+        lines = gradcheck(argument, "--output-format", "concise").out.splitlines()[:-1]
+        assert {line.partition(": ")[0] for line in lines} == {"nets/a.onnx"}, argument
+    assert gradcheck("nets/._a.onnx").code == 0  # named, a hidden file is a model as any other
+
+
 @pytest.mark.parametrize("color, colored", [("always", True), ("never", False), ("auto", False)])
 def test_colors_only_where_wanted(gradcheck: Command, color: str, colored: bool) -> None:
     assert ("\x1b[" in gradcheck("mlp.onnx", "--color", color).out) is colored
@@ -180,8 +191,10 @@ def test_colors_only_where_wanted(gradcheck: Command, color: str, colored: bool)
 def test_force_color_and_no_color(gradcheck: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[" in gradcheck("mlp.onnx").out
+    assert "\x1b[" in gradcheck("nowhere.onnx").err
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in gradcheck("mlp.onnx").out
+    assert "\x1b[" not in gradcheck("nowhere.onnx").err
 
 
 def test_a_waiver_that_no_longer_holds_fails(gradcheck: Command, folder: Path) -> None:

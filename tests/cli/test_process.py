@@ -105,6 +105,25 @@ def test_an_interrupt_says_so_and_keeps_what_was_printed(folder: Path) -> None:
     assert "interrupted after 1 of 2 checks" in (folder / "r.html").read_text()
 
 
+@pytest.mark.slow
+@posix
+def test_an_interrupt_counts_models_whose_checks_are_recorded(folder: Path) -> None:
+    (folder / "conv.gradcheck.yaml").write_text(
+        "gradcheck: 1\ndefaults: {dims: {N: 64}, mode: full, method: richardson}\n"
+    )
+    arguments = ["mlp.onnx", "conv.onnx", "--memory-limit", "64GiB", "-j", "1", "--report", "r.json"]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("mlp.onnx  opset 17")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=6000)
+    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted after 1 of 2 models")
+    kept = json.loads((folder / "r.json").read_text())
+    assert {record["check"] for record in kept["checks"]} == {"mlp.onnx"}
+
+
 @pytest.mark.one_in(9)
 @posix
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ from types import FrameType, FunctionType
 from typing import Any
 
 READING = tuple(f"gradcheck_cli.{name}" for name in ("formats", "results", "zoo", "cli", "graph", "settings"))
-SECONDS, MEMORY = 20.0, 3 << 30  # that one file may take
+SECONDS, MEMORY = 20.0, 3 << 30  # that one file may take, of the processor's time
+_WAITING = 15 * SECONDS  # and this of anybody's: other processes may be busy
 _PAUSE = 2.0  # seconds between two words about how many there were
 
 
@@ -60,7 +61,7 @@ class Trial:
 
         self.place.write_bytes(data)
         began = time.process_time()
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        _limit(SECONDS, _WAITING)
         try:
             self.kind.read(self.place)
             outcome = "read"
@@ -72,7 +73,7 @@ class Trial:
             frames = traceback.extract_tb(error.__traceback__)
             outcome = f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {error}"
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            _limit(0, 0)
         self._count(data, outcome, time.process_time() - began)
         return outcome
 
@@ -152,11 +153,12 @@ def one(name: str, seconds: float, seed: int, note: Path, found: Path, way: str)
     warnings.simplefilter("ignore")
     from tests.hostile.readers import NOT_ALL
 
+    for timer in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(timer, _too_long)
     trial = Trial(name, note, found)
     for data in trial.seeds:
         outcome = trial.attempt(data)
         assert outcome == "read" or name in NOT_ALL, outcome
-    signal.signal(signal.SIGALRM, _too_long)
     data_now = int(
         next(row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("VmData")).split()[1]
     )
@@ -165,6 +167,12 @@ def one(name: str, seconds: float, seed: int, note: Path, found: Path, way: str)
         {"random": at_random, "branches": by_branches}[way](trial, seconds, seed)
     finally:
         trial.tell()
+
+
+def _limit(own: float, all_in_all: float) -> None:
+    """Has `TooLong` raised after some seconds of this process, or of the clock; 0 for never."""
+    signal.setitimer(signal.ITIMER_PROF, own)
+    signal.setitimer(signal.ITIMER_REAL, all_in_all)
 
 
 def _too_long(number: int, frame: FrameType | None) -> None:
