@@ -16,6 +16,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,9 @@ from gradcheck_cli.export.inner import (
     KeptNode,
     closed,
     declared,
+    draws,
     keep,
+    node_apart,
     passing,
     reads_containers,
     run_kept,
@@ -57,7 +60,7 @@ def if_vjp(cts: Cts, ans: Cts, condition: Var, *around: Var, kept: KeptNode) -> 
     """An If whose branches give the cotangents of the tensors that either branch reads; zeros if only the other does."""
     tape, seeds = condition.tape, {i: ct for i, ct in enumerate(cts) if ct is not None}
     xs = [x.name for x in around if sym.wanted(x) and inexact(x)]
-    branches = [_Branch.of(tape, key, graph, seeds, xs, condition.name) for key, graph in kept.node.attrs.items()]
+    branches = [_Branch.of(tape, key, graph, seeds, xs, condition.name) for key, graph in kept.known.attrs.items()]
     given = [x for x in xs if any(x in branch.cts for branch in branches)]
     if not given:
         return (None, *(None for _ in around))
@@ -100,11 +103,11 @@ def loop_vjp(
     cts: Cts, ans: Cts, trips: Var | None, condition: Var | None, *operands: Var, kept: KeptNode
 ) -> tuple[Var | None, ...]:
     """A Scan over the iterations that ran; the number of the iteration is a row."""
-    number, going, *names = kept.node.attrs["body"].inputs
+    number, going, *names = kept.known.attrs["body"].inputs
     states, around = operands[: len(names)], operands[len(names) :]
     tape, made = next((y.tape, y.name) for y in ans if y is not None)
     values = [*(x.value for x in states), np.zeros((), np.int64)]
-    body = kept.node.attrs["body"]  # as that of a Scan: the number is a row, and the condition is always true
+    body = kept.known.attrs["body"]  # as that of a Scan: the number is a row, and the condition is always true
     constants = {**body.constants, going: np.asarray(True)}
     body = replace(body, inputs=(*names, number), outputs=body.outputs[1:], constants=constants)
     backward = _backward_iteration(tape, body, cts, states, values, around, len(states))
@@ -121,10 +124,11 @@ def loop_vjp(
 
 def scan_vjp(cts: Cts, ans: Cts, *operands: Var, kept: KeptNode) -> tuple[Var | None, ...]:
     """A Scan over the same rows and over the cotangents of collected rows, from the last to the first."""
-    node, body, own = kept.node, kept.node.attrs["body"], len(kept.node.inputs)
+    node, body, own = kept.known, kept.known.attrs["body"], len(kept.node.inputs)
     tape, made = next((y.tape, y.name) for y in ans if y is not None)
-    count = own - node.attrs["num_scan_inputs"]
-    states, xs, around = operands[:count], operands[count:own], operands[own:]
+    count = own - kept.node.attrs["num_scan_inputs"]
+    states, around = operands[:count], operands[own:]
+    xs = [*operands[count:own], *(tape.var(name) for name in node.inputs[own:])]  # then what it drew
     read, collected = _turns(node, "input", len(xs)), _turns(node, "output", len(body.outputs) - count)
     values = [*(x.value for x in states), *(_first(x, axis) for x, (axis, _) in zip(xs, read, strict=True))]
     backward = _backward_iteration(tape, body, cts, operands[:own], values, around, count)
@@ -301,15 +305,28 @@ def if_(
     if condition.name not in varying(tape).values or reads_containers(then_branch) or reads_containers(else_branch):
         return subgraphs.if_(condition, then_branch=then_branch, else_branch=else_branch)
     attrs = {"then_branch": closed(then_branch), "else_branch": closed(else_branch)}
+    outputs = outputs or [tape.fresh("If") for _ in range(n_outputs)]
+    attrs, outputs, read = _told(tape, Node("If", (condition.name,), tuple(outputs), attrs))
+    n_outputs = len(outputs)
     one, other = (_Outputs.of(tape, graph) for graph in attrs.values())
     if one is None or other is None or condition.value.size != 1:
-        return keep(tape, IF, [condition], attrs, count=n_outputs, outputs=outputs, ragged=range(sys.maxsize))
+        more: dict[str, Any] = {"ragged": range(sys.maxsize), "read": read}
+        return keep(tape, IF, [condition], attrs, count=n_outputs, outputs=outputs, **more)
     pairs = enumerate(zip(one.values, other.values, strict=True))
     ragged = one.ragged | other.ragged | {i for i, (a, b) in pairs if a.shape != b.shape}
     values, loose = (one if condition.value.item() else other).values, one.loose | other.loose
     return keep(
-        tape, IF, [condition], attrs, count=n_outputs, outputs=outputs, ragged=ragged, loose=loose, values=values
-    )
+        tape, IF, [condition], attrs, count=n_outputs, outputs=outputs, ragged=ragged, loose=loose, values=values,
+        read=read,
+    )  # fmt: skip
+
+
+def _told(tape: Tape, node: Node) -> tuple[Mapping[str, Any], Sequence[str], Node | None]:
+    """Attributes and outputs of a node that also gives what it draws, and the node that reads this, if it draws."""
+    if not any(draws(graph, tape.ops) for graph in node.subgraphs):
+        return node.attrs, node.outputs, None
+    told, read, _ = node_apart(node, tape.ops, partial(taken, tape))
+    return told.attrs, told.outputs, read
 
 
 def loop(
@@ -325,7 +342,11 @@ def loop(
     if not ends and _grows(tape, graph, states):
         return subgraphs.loop(trips, condition, *states, body=body)
     ragged, counted = range(len(states), sys.maxsize), None if decides else [trips, condition]
-    return keep(tape, LOOP, inputs, {"body": graph}, count=n_outputs, outputs=outputs, ragged=ragged, counted=counted)
+    names = tuple("" if x is None else x.name for x in inputs)
+    own = tuple(outputs or (tape.fresh("Loop") for _ in range(n_outputs)))
+    attrs, outputs, read = _told(tape, Node("Loop", names, own, {"body": graph}))
+    given: dict[str, Any] = {"count": len(outputs), "outputs": outputs, "ragged": ragged, "counted": counted}
+    return keep(tape, LOOP, inputs, attrs, **given, read=read)
 
 
 def scan(
@@ -343,7 +364,9 @@ def scan(
         return subgraphs.scan(*operands, body=body, num_scan_inputs=num_scan_inputs, **given)
     tape = body.tape
     attrs = {"body": closed(body), "num_scan_inputs": num_scan_inputs, **given}
-    return keep(tape, SCAN, operands, attrs, count=n_outputs, outputs=outputs)
+    own = tuple(outputs or (tape.fresh("Scan") for _ in range(n_outputs)))
+    told, outputs, read = _told(tape, Node("Scan", tuple(x.name for x in operands), own, attrs))
+    return keep(tape, SCAN, operands, told, count=len(outputs), outputs=outputs, read=read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Each dimension gets its own size in every run: odd and even, small and large ones, so that remainders and numbers of
 windows differ.  Dimensions that must be equal change together, and a dimension for which no other size works stays
-fixed.  Integer inputs that shapes depend on (counts) are varied in the same way.  Derivatives that would be wrong for
-other inputs are refused.  `Declarations` are the types that a gradient file declares for its inputs and outputs.
+fixed.  Integer inputs that shapes depend on are varied in the same way.  Derivatives that would be wrong for
+other inputs are refused.
 """
 
 from __future__ import annotations
@@ -22,11 +22,22 @@ from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Loose, NodePlace, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
-from gradcheck_cli.export.inner import FileOps, settling, sizing, unchanged
-from gradcheck_cli.export.runs import AlignedRuns, Names, TapeRun, aligned, needed
+from gradcheck_cli.export.inner import FileOps
+from gradcheck_cli.export.runs import (
+    AlignedRuns,
+    Names,
+    TapeRun,
+    aligned,
+    needed,
+    settled_first,
+    settling,
+    several,
+    sized_first,
+    sizing,
+    unchanged,
+)  # fmt: skip
 from gradcheck_cli.export.size_formulas import formula
-from gradcheck_cli.formats.onnx.write import declared_type
-from gradcheck_cli.graph import Array, Dim, FreshNames, Node, TensorType
+from gradcheck_cli.graph import Array, FreshNames, Node
 from gradcheck_cli.graph.containers import inside
 from gradcheck_cli.model import Model
 from gradcheck_cli.op import Ops
@@ -45,6 +56,7 @@ _REMAINDERS = {2: 2, 3: 2, 4: 3}  # modulus -> number of different remainders th
 _FACTORS = (1, 2, 4, 8, 16, 32)  # numbers of which a size may have to be a multiple
 _STEPS = 4  # that lead to twice the size
 _ATTEMPTS = 300
+_ENTRIES, _DRAWS = 8, 8  # integers of a vector for which others are tried, and how often
 _MOST_EQUAL = 4  # further dimensions that are tried as equal to one
 
 
@@ -160,6 +172,39 @@ def otherwise(
     half = {n: np.arange(drawn[n].size).reshape(drawn[n].shape) % 2 == 0 for n in names}
     fed = {n: drawn[n] * (half[n] if index % 3 == 1 else np.where(half[n], _FAR, 1)) for n in names}
     return replace(settings, extra_feed_dict={**settings.extra_feed_dict, **fed})
+
+
+def with_other_integers(
+    model: Model, outputs: Sequence[str], settings: Settings, ops: Ops, names: Sequence[str], index: int
+) -> Settings:
+    """Settings that feed vectors of integers otherwise than they are drawn, where the model runs with such ones."""
+    if not names:
+        return settings
+    drawn = model.point(outputs, settings, ops, OutlinedTape).tape.values
+    for name in names:
+        for value in other_integers(drawn[name], index):
+            there = replace(settings, extra_feed_dict={**settings.extra_feed_dict, name: value})
+            with suppress(GradcheckError):
+                model.point(outputs, there, ops, OutlinedTape)
+                settings = there
+                break
+    return settings
+
+
+def other_integers(x: Array, seed: int) -> Iterator[Array]:
+    """Integers for the place of some that decide shapes: in another order, with another one, or of the same product."""
+    random, flat = Random(seed), x.ravel().tolist()
+    if len(flat) > _ENTRIES:
+        return
+    for _ in range(_DRAWS):
+        one, other = random.sample(range(len(flat)), 2)
+        factor = random.choice([f for f in range(1, abs(flat[one]) + 1) if flat[one] % f == 0] or [1])
+        moved = {one: flat[one] // factor, other: flat[other] * factor}
+        swapped, rest = {one: flat[other], other: flat[one]}, {one: -1, other: random.choice((1, *COUNTS))}
+        for changed in (moved, {one: random.choice(COUNTS)}, swapped, rest):
+            made = [changed.get(i, n) for i, n in enumerate(flat)]
+            if made != flat:
+                yield np.array(made, x.dtype).reshape(x.shape)
 
 
 def at(settings: Settings, sizes: Mapping[str, int], counted: Collection[Count]) -> Settings:
@@ -388,10 +433,13 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
         fed.append({n: tape.values[n] for n in _fed(tape, feeds)})
         runs.append(TapeRun.of(tape, outputs))
         names.append(known)
-    if (stuck := unchanged(sizes_by)) and len(done) > 1:
-        raise Untried(str(to_fix("shapes follow from values that were the same in all runs", stuck)))
+    if stuck := unchanged(sizes_by):
+        where = sized_first(model.graph, tape, stuck[0])
+        raise Untried(str(to_fix(f"{where}: shapes follow from values that were the same in all runs", stuck)))
     if stuck := unchanged(modes_by):
-        raise Untried(str(to_fix("what an operator does follows from values that were the same in all runs", stuck)))
+        where = settled_first(model.graph, tape, stuck[0])
+        what = "what an operator does follows from values that were the same in all runs"
+        raise Untried(str(to_fix(f"{where}: {what}", stuck)))
     found = replace(found, runs=tuple(done))
     seeds = tuple(seed.name for request in model.requests_for(outputs) for seed in request.seeds if seed.open)
     result = aligned(runs, names, FreshNames({*model.graph.tensors, *outputs, *seeds}), partial(refused, found=found))
@@ -414,16 +462,23 @@ def _tapes(
         yield found.runs[0], model.tape(outputs, replace(settings, dims=found.runs[0]), ops, on=OutlinedTape)
         return
     done, last, loose = 0, None, Loose(chance=found.by_values or bool(found.counted))
+    known_to_vary = {*settings.extra_feed_dict, *(count.name for count in found.counted)}
+    vectors = list(several(model.graph, model.point(outputs, settings, ops, OutlinedTape).tape, known_to_vary))
     for index, sizes in enumerate(found.runs):
         for seed in dict.fromkeys((index, 0)):
             there = replace(at(settings, sizes, found.counted), seed=seed)
             known = Loose(frozenset(sizes[d] for d in found.loose), loose.names, loose.chance)
             try:
                 there = otherwise(model, outputs, there, ops, found.deciding, index)
+                there = with_other_integers(model, outputs, there, ops, vectors, index)
                 tape = model.tape(outputs, there, ops, general=True, loose=known, on=OutlinedTape)
             except GradcheckError as error:
                 last = error
                 continue
+            if not done:
+                vectors = sizing(
+                    model.graph, tape, outputs, {*settings.extra_feed_dict, *(c.name for c in found.counted)}
+                )
             yield sizes, tape
             done += 1
             break
@@ -535,50 +590,3 @@ def fed(names: Iterable[str]) -> str:
     names = list(names)
     python = ", ".join(f"{n!r}: ..." for n in names)
     return f"{' '.join(f'--feed {shown(n)}=VALUE' for n in names)}, in Python save(..., feeds={{{python}}})"
-
-
-@dataclass(frozen=True, slots=True)
-class Declarations:
-    """The declared types of a gradient file, and notes on its dimensions."""
-
-    model: Model
-    found: Traced
-
-    def type(self, name: str) -> TensorType:
-        """The type of an input or output: the model's own declaration, completed by what the runs have shown."""
-        graph, aligned = self.model.graph, self.found.aligned
-        declared = declared_type(graph, name)
-        if declared.kind != "tensor":
-            return declared
-        dtype = declared.dtype if declared.dtype is not None else aligned.dtypes.get(name)
-        dtype = self.model.known_dtype(name) if dtype is None else dtype
-        if declared.shape is None:
-            return TensorType(dtype, self._shown(name))
-        return TensorType(dtype, tuple(self._dim(name, axis, d) for axis, d in enumerate(declared.shape)))
-
-    def _dim(self, name: str, axis: int, dim: Dim) -> Dim:
-        """A declared dimension as its size if it is fixed, or as the dimension that it has to equal."""
-        if isinstance(dim, int):
-            return dim
-        trials, key = self.found.trials, symbol(name, axis, dim)
-        sizes = {**self.model.source.dims, **self.model.dims, **trials.fixed}
-        return sizes.get(key, trials.equal.get(key, dim))
-
-    def _shown(self, name: str) -> tuple[Dim, ...] | None:
-        """The shape of a tensor in the runs, with names for the open dimensions that it has."""
-        shape = self.found.aligned.shapes.get(name)
-        if shape is None:
-            return self.model.known_shape(name)
-        if name in self.found.passing:
-            return (None,) * len(shape)
-        own = self.model.source.symbols
-        by_sizes = {sizes: d for d, sizes in self.found.trials.symbols.items() if d in own}
-        return tuple(sizes[0] if len(set(sizes)) == 1 else by_sizes.get(sizes) for sizes in shape)
-
-    def notes(self) -> Iterator[str]:
-        """Sentences about dimensions that are not independent or not open."""
-        trials = self.found.trials
-        for dim, other in trials.equal.items():
-            yield f"{dim} has to equal {other}"
-        for dim, size in trials.fixed.items():
-            yield f"{dim} is {size}: the model does not run at other sizes that were tried"
