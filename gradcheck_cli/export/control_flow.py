@@ -60,7 +60,7 @@ def if_vjp(cts: Cts, ans: Cts, condition: Var, *around: Var, kept: KeptNode) -> 
     """An If whose branches give the cotangents of the tensors that either branch reads; zeros if only the other does."""
     tape, seeds = condition.tape, {i: ct for i, ct in enumerate(cts) if ct is not None}
     xs = [x.name for x in around if sym.wanted(x) and inexact(x)]
-    branches = [_Branch.of(tape, key, graph, seeds, xs, condition.name) for key, graph in kept.known.attrs.items()]
+    branches = [_Branch.of(tape, key, kept, seeds, xs, condition.name) for key in kept.node.attrs]
     given = [x for x in xs if any(x in branch.cts for branch in branches)]
     if not given:
         return (None, *(None for _ in around))
@@ -79,9 +79,15 @@ class _Branch:
     cts: Mapping[str, Var]
 
     @staticmethod
-    def of(tape: Tape, key: str, graph: Graph, seeds: Mapping[int, Var], xs: Sequence[str], condition: str) -> _Branch:
-        inner = InnerTape(tape, key, f"{key} of {tape.place.inside}")
+    def of(
+        tape: Tape, key: str, kept: KeptNode, seeds: Mapping[int, Var], xs: Sequence[str], condition: str
+    ) -> _Branch:
+        inner, graph = InnerTape(tape, key, f"{key} of {tape.place.inside}"), kept.known.attrs[key]
         try:
+            if kept.drawn:
+                told = InnerTape(tape, key, inner.part).run(kept.node.attrs[key])[-len(kept.drawn) :]
+                for name, y in zip(kept.drawn, told, strict=True):
+                    inner.stand_in(name, y.value)
             outs = inner.run(graph)
         except GradcheckError as error:
             raise UnsupportedError(
@@ -106,19 +112,23 @@ def loop_vjp(
     number, going, *names = kept.known.attrs["body"].inputs
     states, around = operands[: len(names)], operands[len(names) :]
     tape, made = next((y.tape, y.name) for y in ans if y is not None)
-    values = [*(x.value for x in states), np.zeros((), np.int64)]
     body = kept.known.attrs["body"]  # as that of a Scan: the number is a row, and the condition is always true
+    drawn = [tape.var(name) for name in kept.drawn]
+    rows = tuple(node.outputs[0] for node in body.nodes[: len(drawn)])  # so are draws, each read by its number
+    own, values = [*names, number], [*(x.value for x in states), np.zeros((), np.int64), *(_first(x, 0) for x in drawn)]
     constants = {**body.constants, going: np.asarray(True)}
-    body = replace(body, inputs=(*names, number), outputs=body.outputs[1:], constants=constants)
+    nodes = body.nodes[len(drawn) :]
+    body = replace(body, inputs=(*own, *rows), outputs=body.outputs[1:], nodes=nodes, constants=constants)
     backward = _backward_iteration(tape, body, cts, states, values, around, len(states))
     if not backward.graph.outputs:
         return (None,) * (2 + len(operands))
-    started = starts(tape, made, [[*names, number][i] for i in backward.read])
-    rows = [*started, *(ct for i in backward.seeded if (ct := cts[i]) is not None)]
-    graph = backward.graph if rows else _with_row(tape, backward.graph, values[-1])
-    rows = rows or starts(tape, made, [number])
+    started = iter(starts(tape, made, [own[i] for i in backward.read if i < len(own)]))
+    read = [next(started) if i < len(own) else drawn[i - len(own)] for i in backward.read]
+    read += [ct for i in backward.seeded if (ct := cts[i]) is not None]
+    graph = backward.graph if read else _with_row(tape, backward.graph, values[len(states)])
+    read = read or starts(tape, made, [number])
     before = _before(backward, cts, states, around)
-    found = _scanned(tape, graph, before, rows)
+    found = _scanned(tape, graph, before, read)
     return (None, None, *_by_operand(backward, found, states, around))
 
 

@@ -59,7 +59,7 @@ class InnerTape(Tape):
         self.around, self.part, self.general = around, part, around.general
         self.name = taken(around, name)
         self.shaped, self.passing, self.steady = set[str](), set[str](), set[str]()
-        self._read: set[str] = set()
+        self._read, self._standing = set[str](), set[str]()
 
     def fresh(self, name: str) -> str:
         """An unused name for a tensor or node, prefixed with the name of the tape."""
@@ -76,7 +76,8 @@ class InnerTape(Tape):
 
     def read(self, names: Iterable[str]) -> dict[str, Var]:
         """Tensors of the tape around it, by name; those that do not depend on values of inputs are constants here."""
-        names, changing, other = list(names), varying(self.around), passing(self.around)
+        changing, other = varying(self.around), passing(self.around)
+        names = [name for name in names if name not in self._standing]
         self.shaped.update(changing.shapes.intersection(names))
         self.passing.update(other.shapes.intersection(names))
         self.steady.update(set(names) - other.values)
@@ -88,7 +89,7 @@ class InnerTape(Tape):
                 self.constants.add(name)
                 self.fixed.add(name)
         self._read.update(names)
-        return {name: self.var(name) for name in names}
+        return {name: self.var(name) for name in (*names, *self._standing)}
 
     def _given(self, op: Op, x: Any) -> Any:
         if isinstance(x, Large) and x.name not in self.values:  # a kernel of many steps reads it where it stands
@@ -99,6 +100,7 @@ class InnerTape(Tape):
         """A tensor of the tape around it, with another value than there, perhaps of another shape."""
         if name not in self._read:
             self._read.add(name)
+            self._standing.add(name)
             self.hold(name, value)
         return self.var(name)
 
@@ -337,6 +339,11 @@ class KeptNode:
         return self.node if self.read is None else self.read
 
     @property
+    def drawn(self) -> list[str]:
+        """Outputs that hold what the node drew."""
+        return [name for name in self.node.outputs[len(self.known.outputs) :] if name]
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """The inputs, with "" for those left out, and the tensors that the subgraphs read from outside."""
         captured = dict.fromkeys(name for graph in self.node.subgraphs for name in graph.captures)
@@ -467,7 +474,7 @@ def apart(graph: Graph, ops: Ops, fresh: Callable[[str], str]) -> Apart:
             telling.append(node)
             reading.append(node)
         elif any(True for _ in node.subgraphs):
-            told, read, names = node_apart(node, ops, fresh)
+            told, read, names = node_apart(node, ops, fresh, inside=True)
             telling.append(told)
             reading.append(read)
             drawn.extend(names)
@@ -503,8 +510,13 @@ def _masking(node: Node, mask: str, fresh: Callable[[str], str]) -> tuple[dict[s
     return {n: np.asarray(v) for n, v in held.items()}, nodes
 
 
-def node_apart(node: Node, ops: Ops, fresh: Callable[[str], str]) -> tuple[Node, Node, list[str]]:
-    """A node whose subgraphs draw: one that also gives what they drew, one that reads that, and the new outputs."""
+def node_apart(
+    node: Node, ops: Ops, fresh: Callable[[str], str], *, inside: bool = False
+) -> tuple[Node, Node, list[str]]:
+    """A node whose subgraphs draw: one that also gives what they drew, one that reads that, and the new outputs.
+
+    In a file a branch that is not taken has something in place of its draws; `inside` of a body it has their shape.
+    """
     parts = {key: apart(graph, ops, fresh) for key, graph in node.attrs.items() if isinstance(graph, Graph)}
     names = {key: [fresh(f"{n}/drawn") for n in part.drawn] for key, part in parts.items()}
     flat = [n for each in names.values() for n in each]
@@ -512,7 +524,7 @@ def node_apart(node: Node, ops: Ops, fresh: Callable[[str], str]) -> tuple[Node,
     left_out = len(bodies.telling.outputs) - int(node.op == "Loop") - len(node.outputs)
     outputs = (*node.outputs, *[""] * left_out, *flat)
     if node.op == "If":
-        told = {key: _with_all(key, parts, fresh) for key in parts}
+        told = {key: _with_all(key, parts, fresh, inside) for key in parts}
         read = {key: captures_renamed(p.reading, dict(zip(p.drawn, names[key], strict=True)))
                 for key, p in parts.items()}  # fmt: skip
         return replace(node, attrs={**node.attrs, **told}, outputs=outputs), replace(node, attrs=read), flat
@@ -538,28 +550,36 @@ def _ending(graph: Graph, more: Sequence[str], nodes: Sequence[Node] = ()) -> Gr
     return replace(graph, nodes=(*graph.nodes, *nodes), outputs=(*graph.outputs, *more), types=types)
 
 
-def _with_all(key: str, parts: Mapping[str, Apart], fresh: Callable[[str], str]) -> Graph:
-    """A branch that also gives what it draws, and a number in place of each draw of the other branch."""
-    graph, more, nodes, constants = parts[key].telling, [], [], {}
+def _with_all(key: str, parts: Mapping[str, Apart], fresh: Callable[[str], str], inside: bool) -> Graph:
+    """A branch that also gives what it draws, and something of the same type in place of each draw of the other."""
+    graph, more, nodes, constants = parts[key].telling, list[str](), list[Node](), dict[str, Array]()
     for other, part in parts.items():
-        for name in part.drawn:
-            if other != key:
-                constant, like = _in_place(part, name)
-                constants[zero := fresh(f"{name}/none")] = constant
-                name = fresh(f"{name}/nothing")  # noqa: PLW2901
-                nodes.append(Node("CastLike", (zero, like), (name,)) if like else Node("Identity", (zero,), (name,)))
-            more.append(name)
+        for drawn in part.drawn:
+            if other == key:
+                more.append(drawn)
+                continue
+            zero, own, sizes, filled = (fresh(f"{drawn}/{each}") for each in ("zero", "own", "sizes", "none"))
+            constants[zero], typed, like = _in_place(part, drawn, inside)
+            nodes.append(Node("CastLike", (zero, typed), (own,)) if typed else Node("Identity", (zero,), (own,)))
+            if like:
+                nodes += [Node("Shape", (like,), (sizes,)), Node("Expand", (own, sizes), (filled,))]
+            more.append(filled if like else own)
     return _ending(replace(graph, constants={**graph.constants, **constants}), more, nodes)
 
 
-def _in_place(part: Apart, name: str) -> tuple[Array, str]:
-    """A number of the type of a draw, and the tensor from around the branch whose type that is, if it is a tensor's."""
+def _in_place(part: Apart, name: str, inside: bool) -> tuple[Array, str, str]:
+    """What stands for a draw of a branch: zero, and tensors from around it that have its type and its shape, or ""."""
     node = next(node for node in part.telling.nodes if name in node.outputs)
-    if node.op == "Dropout":
-        return np.asarray(True), ""
-    if node.attrs.get("dtype") or not node.inputs:
-        return np.zeros((), DTYPES[node.attrs.get("dtype", 1)]), ""
-    if node.inputs[0] in part.telling.captures and node.op.endswith("Like"):
-        return np.zeros((), np.float32), node.inputs[0]
-    what = f"{node.op} {shown(node.name or name)} in a branch draws numbers of a type that only the branch knows"
-    raise UnsupportedError(f"{what}; with an attribute dtype its derivative can be in a file.")
+    where = f"{node.op} {shown(node.name or node.outputs[0])} in a branch draws numbers of a"
+    around = node.inputs[0] if node.inputs and node.inputs[0] in part.telling.captures else ""
+    number = node.attrs.get("dtype", 0 if node.inputs else 1)
+    if inside and node.inputs and not around:
+        raise UnsupportedError(
+            f"{where} shape that only the branch knows, inside of a body; draw them before the branch."
+        )
+    if node.op == "Dropout" or number:
+        shape = node.attrs.get("shape", ())
+        return np.zeros(shape, np.bool_ if node.op == "Dropout" else DTYPES[number]), "", around
+    if around and node.op != "Multinomial":
+        return np.zeros((), np.float32), around, around
+    raise UnsupportedError(f"{where} type that only the branch knows; give it the attribute dtype.")
