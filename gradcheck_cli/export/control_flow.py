@@ -254,7 +254,7 @@ def _backward_iteration(
         if x.shape != y.shape:
             raise UnsupportedError(
                 f"{inner.part}: {name!r} goes from shape {list(x.shape)} to {list(y.shape)} in an iteration; the "
-                "derivative of a loop in a file needs states that keep theirs."
+                "derivative of a loop in a file needs states that keep theirs, or a number of iterations that --feed fixes."
             )
     seeds = [i for i, ct in enumerate(cts) if ct is not None]
     carried, seeded = _flowing(inner, ins[:states], outs, seeds, [*captured, *(ins[i].name for i in wanted)])

@@ -170,7 +170,8 @@ class InnerTape(Tape):
         composed = (step for step in self.steps if step.node.op != step.place.op)
         read += [n for step in composed for n in (*step.operands, *step.outputs)]
         if name := next((n for n in read if n in found.shapes), None):
-            raise self._passing(f"the shape of {name!r} follows from values")
+            made = next((f" of {step.where}" for step in self.steps if name in step.outputs), "")
+            raise self._passing(f"the shape of {name!r}{made} follows from values")
 
     def _passing(self, what: str) -> UnsupportedError:
         return UnsupportedError(f"{self.part}: {what}, so that its derivative cannot be in a file for every value.")
