@@ -128,7 +128,7 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     moved = {d for group in groups for d in group.dims}
     near = [DimGroup(group.dims, group.sizes[: RUNS + len(groups)]) for group in groups]
     runs = tuple({**base, **each} for each in (*_assigned(groups), *_assigned(near))) if groups else (base,)
-    loose = {d for group in groups for d in group.dims[1:] if trial.broadcasts(group)}
+    loose = {d for group in groups for d in group.dims[1:] if trial.broadcasts(group, d)}
     equal = {d: group.dims[0] for group in groups for d in group.dims[1:]}
     found = tuple(count for count in counted if count.symbol in moved)
     ones = [{**runs[0], **each} for each in of_one({d: equal[d] for d in loose})]
@@ -272,10 +272,10 @@ class _Trial:
             return False
         return True
 
-    def broadcasts(self, group: DimGroup) -> bool:
-        """True if the model runs where any of the dimensions is 1, and the others are not."""
-        sizes = dict.fromkeys(group.dims, group.sizes[0])
-        return all(self.runs({**sizes, d: 1}) for d in group.dims)
+    def broadcasts(self, group: DimGroup, dim: str) -> bool:
+        """True if the model runs where a dimension is 1 and the others are not, or they are and it is not."""
+        sizes, others = dict.fromkeys(group.dims, group.sizes[0]), [d for d in group.dims if d != dim]
+        return self.runs({**sizes, dim: 1}) or self.runs({**sizes, **dict.fromkeys(others, 1)})
 
     def go(self, groups: Sequence[DimGroup]) -> bool:
         """True if the groups have enough sizes, and the model runs at all that they would be assigned."""

@@ -121,6 +121,15 @@ add(
     *[{"x": r(n), "b": r(m)} for n, m in ((3, 3), (3, 1), (1, 3))],
 )
 add(
+    "broadcast one way",
+    "(double[A,3] x, double[B,3] b, double[C,3] c)",
+    "p = PRelu(x,b) y = Add(p,c)",
+    *[
+        {"x": r(n, 3), "b": r(m, 3), "c": r(k, 3)}
+        for n, m, k in ((4, 4, 4), (4, 1, 4), (1, 1, 5), (4, 1, 1), (4, 4, 1))
+    ],
+)
+add(
     "expand by input",
     "(double[1,3] x, int64[2] s)",
     "y = Expand(x,s)",
