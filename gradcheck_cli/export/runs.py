@@ -21,7 +21,6 @@ from gradcheck_cli.op import Op
 Sizes: TypeAlias = tuple[int, ...]  # of one dimension, in each run
 Names: TypeAlias = dict[str, str]  # of tensors on a tape -> in the file
 Refuse: TypeAlias = Callable[[str], UnsupportedError]
-_DIFFERENT = 3  # values of an input from which others are inferred
 _SHORT = 4096  # bytes of a constant that is compared with others to be shared
 
 
@@ -276,6 +275,6 @@ def _valued(graph: Graph, tape: Tape, name: str) -> Collection[str]:
     return Dependence.on([name], tape, graph).values
 
 
-def unchanged(found: Mapping[str, Sequence[Array]]) -> list[str]:
-    """The names with too few different values to tell what follows from them."""
-    return [n for n, values in found.items() if len({(v.shape, v.tobytes()) for v in values}) < _DIFFERENT]
+def unchanged(found: Mapping[str, Sequence[Array]], least: int = 2) -> list[str]:
+    """The names that have fewer different values than it takes to tell what follows from them."""
+    return [n for n, values in found.items() if len({(v.shape, *v.ravel().tolist()) for v in values}) < least]

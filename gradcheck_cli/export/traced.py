@@ -56,6 +56,7 @@ _REMAINDERS = {2: 2, 3: 2, 4: 3}  # modulus -> number of different remainders th
 _FACTORS = (1, 2, 4, 8, 16, 32)  # numbers of which a size may have to be a multiple
 _STEPS = 4  # that lead to twice the size
 _ATTEMPTS = 300
+_DIFFERENT = 3  # values of a vector of integers from which shapes at others are inferred
 _ENTRIES, _DRAWS = 8, 8  # integers of a vector for which others are tried, and how often
 _MOST_EQUAL = 4  # further dimensions that are tried as equal to one
 
@@ -433,7 +434,7 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
         fed.append({n: tape.values[n] for n in _fed(tape, feeds)})
         runs.append(TapeRun.of(tape, outputs))
         names.append(known)
-    if stuck := unchanged(sizes_by):
+    if stuck := unchanged(sizes_by, _DIFFERENT):
         where = sized_first(model.graph, tape, stuck[0])
         raise Untried(str(to_fix(f"{where}: shapes follow from values that were the same in all runs", stuck)))
     if stuck := unchanged(modes_by):
