@@ -37,6 +37,7 @@ from gradcheck_cli.export.inner import (
     draws,
     keep,
     node_apart,
+    outputs_of,
     passing,
     reads_containers,
     run_kept,
@@ -314,9 +315,8 @@ def if_(
     tape = then_branch.tape
     if condition.name not in varying(tape).values or reads_containers(then_branch) or reads_containers(else_branch):
         return subgraphs.if_(condition, then_branch=then_branch, else_branch=else_branch)
-    attrs = {"then_branch": closed(then_branch), "else_branch": closed(else_branch)}
-    outputs = outputs or [tape.fresh("If") for _ in range(n_outputs)]
-    attrs, outputs, read = _told(tape, Node("If", (condition.name,), tuple(outputs), attrs))
+    attrs: Mapping[str, Any] = {"then_branch": closed(then_branch), "else_branch": closed(else_branch)}
+    attrs, outputs, read = _told(tape, IF, [condition], attrs, outputs, n_outputs)
     n_outputs = len(outputs)
     one, other = (_Outputs.of(tape, graph) for graph in attrs.values())
     if one is None or other is None or condition.value.size != 1:
@@ -331,10 +331,14 @@ def if_(
     )  # fmt: skip
 
 
-def _told(tape: Tape, node: Node) -> tuple[Mapping[str, Any], Sequence[str], Node | None]:
+def _told(
+    tape: Tape, op: Op, inputs: Sequence[Var | None], attrs: Mapping[str, Any], outputs: Sequence[str], count: int
+) -> tuple[Mapping[str, Any], Sequence[str], Node | None]:
     """Attributes and outputs of a node that also gives what it draws, and the node that reads this, if it draws."""
-    if not any(draws(graph, tape.ops) for graph in node.subgraphs):
-        return node.attrs, node.outputs, None
+    if not any(draws(graph, tape.ops) for graph in attrs.values() if isinstance(graph, Graph)):
+        return attrs, outputs or outputs_of(tape, op, count), None
+    given = tuple("" if x is None else x.name for x in inputs)
+    node = Node(op.name, given, tuple(outputs or outputs_of(tape, op, count)), attrs)
     told, read, _ = node_apart(node, tape.ops, partial(taken, tape))
     return told.attrs, told.outputs, read
 
@@ -352,9 +356,7 @@ def loop(
     if not ends and _grows(tape, graph, states):
         return subgraphs.loop(trips, condition, *states, body=body)
     ragged, counted = range(len(states), sys.maxsize), None if decides else [trips, condition]
-    names = tuple("" if x is None else x.name for x in inputs)
-    own = tuple(outputs or (tape.fresh("Loop") for _ in range(n_outputs)))
-    attrs, outputs, read = _told(tape, Node("Loop", names, own, {"body": graph}))
+    attrs, outputs, read = _told(tape, LOOP, inputs, {"body": graph}, outputs, n_outputs)
     given: dict[str, Any] = {"count": len(outputs), "outputs": outputs, "ragged": ragged, "counted": counted}
     return keep(tape, LOOP, inputs, attrs, **given, read=read)
 
@@ -374,8 +376,7 @@ def scan(
         return subgraphs.scan(*operands, body=body, num_scan_inputs=num_scan_inputs, **given)
     tape = body.tape
     attrs = {"body": closed(body), "num_scan_inputs": num_scan_inputs, **given}
-    own = tuple(outputs or (tape.fresh("Scan") for _ in range(n_outputs)))
-    told, outputs, read = _told(tape, Node("Scan", tuple(x.name for x in operands), own, attrs))
+    told, outputs, read = _told(tape, SCAN, operands, attrs, outputs, n_outputs)
     return keep(tape, SCAN, operands, told, count=len(outputs), outputs=outputs, read=read)
 
 

@@ -394,7 +394,7 @@ def keep(
     `KeptNode` explains `ragged`, `like`, `loose` and `counted`, which is by default all that the node reads.  `values`
     are those of the outputs, if they are known already.
     """
-    names = tuple(outputs or (tape.fresh(f"{op.name}_out{i}" if i else op.name) for i in range(count)))
+    names = tuple(outputs or outputs_of(tape, op, count))
     given = tuple("" if x is None else x.name for x in inputs)
     name = tape.place.label if outputs else names[0]  # the node of a body may be added many times
     node = Node(op.name, given, names, attrs, name=name, metadata=tape.place.metadata)
@@ -403,6 +403,11 @@ def keep(
     kept = replace(kept, counted=counts, like=kept.states or tuple(x.name for x in like), loose=loose, read=read)
     step = Step(node, op, kept.reads, (), {"kept": kept}, tape.place)
     return tape.recorded(lambda: step, evaluated(tape, step) if values is None else values)
+
+
+def outputs_of(tape: Tape, op: Op, count: int) -> tuple[str, ...]:
+    """Unused names for the outputs of a node."""
+    return tuple(tape.fresh(f"{op.name}_out{i}" if i else op.name) for i in range(count))
 
 
 def evaluated(tape: Tape, step: Step) -> Sequence[Array]:
@@ -489,8 +494,8 @@ def apart(graph: Graph, ops: Ops, fresh: Callable[[str], str]) -> Apart:
         else:
             telling.append(node)
             drawn.extend(node.outputs)
-    read = replace(graph, nodes=tuple(reading), constants=constants)
-    return Apart(replace(graph, nodes=tuple(telling)), read, tuple(drawn))
+    other = replace(graph, nodes=tuple(reading), constants=constants)
+    return Apart(replace(graph, nodes=tuple(telling)), other, tuple(drawn))
 
 
 def _masking(node: Node, mask: str, fresh: Callable[[str], str]) -> tuple[dict[str, Array], list[Node]]:
