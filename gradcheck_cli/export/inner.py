@@ -574,7 +574,7 @@ def _with_all(key: str, parts: Mapping[str, Apart], fresh: Callable[[str], str],
 
 
 def _in_place(part: Apart, name: str, inside: bool) -> tuple[Array, str, str]:
-    """What stands for a draw of a branch: zero, and tensors from around it that have its type and its shape, or ""."""
+    """The stand-in for a draw of a branch: zero, and tensors from around it that have its type and its shape, or ""."""
     node = next(node for node in part.telling.nodes if name in node.outputs)
     where = f"{node.op} {shown(node.name or node.outputs[0])} in a branch draws numbers of a"
     around = node.inputs[0] if node.inputs and node.inputs[0] in part.telling.captures else ""
