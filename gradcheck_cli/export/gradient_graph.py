@@ -78,10 +78,13 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
         return made(tried)
     except Untried:
         raise
-    except UnsupportedError:  # at small sizes other rules may apply, such as broadcasting
+    except UnsupportedError as error:  # at small sizes other rules may apply, such as broadcasting
         if not tried.small and not tried.by_values:
             raise
-        return made(tried.strict)
+        try:
+            return made(tried.strict)
+        except Untried:
+            raise error from None
 
 
 def _in_files(model: Model, node: Node) -> bool:

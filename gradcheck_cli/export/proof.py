@@ -62,12 +62,13 @@ def require_right(model: Model, made: Written, feeds: Mapping[str, Any]) -> None
     names = [n for n in made.graph.free_inputs if n in model.graph.inputs and n not in feeds]
     if not (made.by_values and names):
         return
-    first = {**made.trials.runs[0], **made.trials.fixed}
-    for sizes, whole in ((first, False), ({**first, **dict.fromkeys(made.open_dims, 1)}, True)):
+    first, *more = ({**run, **made.trials.fixed} for run in made.trials.runs)
+    more.append({**first, **dict.fromkeys(made.open_dims, 1)})
+    for sizes in (first, *more):
         settings = at(Settings(extra_feed_dict=feeds), sizes, made.trials.counted)
         here = run_of(model, made, settings)
         values = {} if here is None else {n: here.named[n].value for n in names if n in here.named}
-        for given in _other_integers(values) if whole else _others(values):
+        for given in _others(values) if sizes is first else _other_integers(values):
             tape = run_of(model, made, replace(settings, extra_feed_dict={**settings.extra_feed_dict, **given}))
             if tape is not None and not _agree(model, made, tape):
                 raise to_fix("shapes follow from values, in a way that a file does not hold for every value", names)
@@ -83,7 +84,7 @@ def _others(values: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
 def _other_integers(values: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
     """Other values of each vector of integers, of which one is 0 at last."""
     for name, x in values.items():
-        if x.dtype.kind in "iu" and x.size > 1:
+        if x.dtype.kind in "iu" and x.size:
             empty = np.where(np.arange(x.size).reshape(x.shape) == x.size - 1, 0, x).astype(x.dtype)
             yield from ({**values, name: integers} for integers in (*other_integers(x, _SEEDS), empty))
 

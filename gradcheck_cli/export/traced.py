@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 from random import Random
 from typing import Any
 
@@ -22,20 +22,9 @@ from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Loose, NodePlace, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
+from gradcheck_cli.export import runs as of_runs
 from gradcheck_cli.export.inner import FileOps
-from gradcheck_cli.export.runs import (
-    AlignedRuns,
-    Names,
-    TapeRun,
-    aligned,
-    needed,
-    settled_first,
-    settling,
-    several,
-    sized_first,
-    sizing,
-    unchanged,
-)  # fmt: skip
+from gradcheck_cli.export.runs import AlignedRuns, Names, TapeRun, aligned, needed
 from gradcheck_cli.export.size_formulas import formula
 from gradcheck_cli.graph import Array, FreshNames, Node
 from gradcheck_cli.graph.containers import inside
@@ -58,6 +47,7 @@ _STEPS = 4  # that lead to twice the size
 _ATTEMPTS = 300
 _DIFFERENT = 3  # values of a vector of integers from which shapes at others are inferred
 _ENTRIES, _DRAWS = 8, 8  # integers of a vector for which others are tried, and how often
+_PLACES = (0, 1, 2, -1, -2)
 _MOST_EQUAL = 4  # further dimensions that are tried as equal to one
 
 
@@ -68,7 +58,7 @@ class Trials:
     `equal` maps dimensions to the dimension that they must equal, `fixed` maps others to their only size.  The sizes
     include values of `counted` inputs.  `small` are smaller sizes, which are used if the same operators run there.
     `loose` maps dimensions that are equal or 1 to the one that they broadcast with.  `by_values`: shapes follow from
-    values, which differ between runs even where no size does, those of `deciding` floats.
+    values, which differ between runs even where no size does, those of `deciding` floats and of `integers`.
     """
 
     runs: tuple[Mapping[str, int], ...]
@@ -79,6 +69,7 @@ class Trials:
     counted: tuple[Count, ...] = ()
     by_values: bool = False
     deciding: tuple[str, ...] = ()
+    integers: tuple[str, ...] = ()
 
     @property
     def strict(self) -> Trials:
@@ -110,8 +101,11 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     changing = {n for n in model.graph.free_inputs if n not in settings.extra_feed_dict} - {c.name for c in counted}
     by_values = bool(Dependence.on(changing, point.tape, model.graph).shapes)
     deciding = tuple(_deciding(model, point.tape, changing)) if by_values else ()
+    integers = (
+        tuple(of_runs.sized_by(model.graph, point.tape, settings.extra_feed_dict)) if by_values or counted else ()
+    )
     if not free and not counted:
-        return Trials((base,) * (RUNS if by_values else 1), by_values=by_values, deciding=deciding)
+        return Trials((base,) * (RUNS if by_values else 1), by_values=by_values, deciding=deciding, integers=integers)
     declared = [t.shape for t in model.graph.types.values() if t.shape is not None]
     shapes = (*declared, *(array.shape for array in model.graph.constants.values()))
     fixed = {d for shape in shapes for d in shape if isinstance(d, int)}  # sizes that open dimensions should not get
@@ -143,6 +137,7 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
         counted=found,
         by_values=by_values,
         deciding=deciding,
+        integers=tuple(n for n in integers if n not in {count.name for count in found}),
     )
 
 
@@ -183,27 +178,29 @@ def with_other_integers(
         return settings
     drawn = model.point(outputs, settings, ops, OutlinedTape).tape.values
     for name in names:
-        for value in other_integers(drawn[name], index):
-            there = replace(settings, extra_feed_dict={**settings.extra_feed_dict, name: value})
-            with suppress(GradcheckError):
-                model.point(outputs, there, ops, OutlinedTape)
-                settings = there
-                break
+        made = (replace(settings, extra_feed_dict={**settings.extra_feed_dict, name: value})
+                for value in other_integers(drawn[name], index))  # fmt: skip
+        found = [*islice((each for each in made if _runs(model, outputs, each, ops)), _ENTRIES)]
+        settings = Random(index).choice(found) if found else settings
     return settings
 
 
 def other_integers(x: Array, seed: int) -> Iterator[Array]:
-    """Integers for the place of some that decide shapes: in another order, with another one, or of the same product."""
+    """Integers for the place of some that decide shapes: others, in another order, or of the same product or sum."""
     random, flat = Random(seed), x.ravel().tolist()
-    if len(flat) > _ENTRIES:
-        return
-    for _ in range(_DRAWS):
-        one, other = random.sample(range(len(flat)), 2)
+    for _ in range(_DRAWS if 0 < len(flat) <= _ENTRIES else 0):
+        one, other = random.choice(range(len(flat))), random.choice(range(len(flat)))
         factor = random.choice([f for f in range(1, abs(flat[one]) + 1) if flat[one] % f == 0] or [1])
-        moved = {one: flat[one] // factor, other: flat[other] * factor}
-        swapped, rest = {one: flat[other], other: flat[one]}, {one: -1, other: random.choice((1, *COUNTS))}
-        for changed in (moved, {one: random.choice(COUNTS)}, swapped, rest):
-            made = [changed.get(i, n) for i, n in enumerate(flat)]
+        ways = (
+            {one: flat[one] // factor, other: flat[other] * factor},
+            {one: random.choice(COUNTS)},
+            {one: flat[other], other: flat[one]},
+            {one: -1, other: random.choice((1, *COUNTS))},
+            {one: flat[one] - 1, other: flat[other] + 1},
+            {one: random.choice(_PLACES)},
+        )
+        for way in ways:
+            made = [way.get(i, n) for i, n in enumerate(flat)]
             if made != flat:
                 yield np.array(made, x.dtype).reshape(x.shape)
 
@@ -246,6 +243,15 @@ class DimGroup:
     sizes: tuple[int, ...]
 
 
+def _runs(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -> bool:
+    """True if a model runs."""
+    try:
+        model.point(targets, settings, ops, OutlinedTape)
+    except GradcheckError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class _Trial:
     """Finds out at which sizes the model runs."""
@@ -267,11 +273,7 @@ class _Trial:
         return self.known[key]
 
     def _tried(self, sizes: Mapping[str, int]) -> bool:
-        try:
-            self.model.point(self.targets, at(self.settings, sizes, self.counted), self.ops, OutlinedTape)
-        except GradcheckError:
-            return False
-        return True
+        return _runs(self.model, self.targets, at(self.settings, sizes, self.counted), self.ops)
 
     def broadcasts(self, group: DimGroup, dim: str) -> bool:
         """True if the model runs where a dimension is 1 and the others are not, or they are and it is not."""
@@ -427,18 +429,18 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
         if not runs:
             passing = frozenset(known.get(n, n) for n in _passing(model, tape, outputs, known_to_vary))
             given = dict(_statistics(model, tape, ahead))
-            sizes_by = {n: [] for n in sizing(model.graph, tape, outputs, known_to_vary)}
-            modes_by = {n: [] for n in settling(model.graph, tape, known_to_vary)}
+            sizes_by = {n: [] for n in of_runs.sizing(model.graph, tape, outputs, known_to_vary)}
+            modes_by = {n: [] for n in of_runs.settling(model.graph, tape, known_to_vary)}
         for name, values in (*sizes_by.items(), *modes_by.items()):
             values.append(tape.values[name])
         fed.append({n: tape.values[n] for n in _fed(tape, feeds)})
         runs.append(TapeRun.of(tape, outputs))
         names.append(known)
-    if stuck := unchanged(sizes_by, _DIFFERENT):
-        where = sized_first(model.graph, tape, stuck[0])
+    if stuck := of_runs.unchanged(sizes_by, _DIFFERENT):
+        where = of_runs.sized_first(model.graph, tape, stuck[0])
         raise Untried(str(to_fix(f"{where}: shapes follow from values that were the same in all runs", stuck)))
-    if stuck := unchanged(modes_by):
-        where = settled_first(model.graph, tape, stuck[0])
+    if stuck := of_runs.unchanged(modes_by):
+        where = of_runs.settled_first(model.graph, tape, stuck[0])
         what = "what an operator does follows from values that were the same in all runs"
         raise Untried(str(to_fix(f"{where}: {what}", stuck)))
     found = replace(found, runs=tuple(done))
@@ -463,23 +465,17 @@ def _tapes(
         yield found.runs[0], model.tape(outputs, replace(settings, dims=found.runs[0]), ops, on=OutlinedTape)
         return
     done, last, loose = 0, None, Loose(chance=found.by_values or bool(found.counted))
-    known_to_vary = {*settings.extra_feed_dict, *(count.name for count in found.counted)}
-    vectors = list(several(model.graph, model.point(outputs, settings, ops, OutlinedTape).tape, known_to_vary))
     for index, sizes in enumerate(found.runs):
         for seed in dict.fromkeys((index, 0)):
             there = replace(at(settings, sizes, found.counted), seed=seed)
             known = Loose(frozenset(sizes[d] for d in found.loose), loose.names, loose.chance)
             try:
                 there = otherwise(model, outputs, there, ops, found.deciding, index)
-                there = with_other_integers(model, outputs, there, ops, vectors, index)
+                there = with_other_integers(model, outputs, there, ops, found.integers, index)
                 tape = model.tape(outputs, there, ops, general=True, loose=known, on=OutlinedTape)
             except GradcheckError as error:
                 last = error
                 continue
-            if not done:
-                vectors = sizing(
-                    model.graph, tape, outputs, {*settings.extra_feed_dict, *(c.name for c in found.counted)}
-                )
             yield sizes, tape
             done += 1
             break
@@ -501,10 +497,15 @@ def refused(what: str, found: Trials) -> UnsupportedError:
     ways = [f"{fixed}, in Python load(path, dims={{{python}}})"] if dims else []
     if found.counted:
         ways.append(fed(count.name for count in found.counted))
+    if not dims and not found.counted and found.integers:
+        ways.append(fed(found.integers))
     if not ways:
         by = "differ between values" if found.by_values else "lie inside of inputs that are no tensors"
         return UnsupportedError(f"{what}, which {by}: a file cannot hold them.")
-    what = f"{what} that depends on the size of {', '.join(named)}, which a file cannot hold for every size."
+    of, each = f"the size of {', '.join(named)}", "size"
+    if not named:
+        of, each = f"values of {', '.join(map(shown, found.integers))}", "value"
+    what = f"{what} that depends on {of}, which a file cannot hold for every {each}."
     return UnsupportedError(f"{what} Fix it: {'; '.join(ways)}.")
 
 
