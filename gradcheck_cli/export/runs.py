@@ -203,15 +203,16 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def sizing(graph: Graph, tape: Tape, outputs: Sequence[str], fixed: Collection[str]) -> list[str]:
-    """Inputs of integers on whose values the shapes of tensors behind them depend that outputs need."""
+    """Inputs of several integers on whose values the shapes of tensors behind them depend that outputs need."""
     read = {n for step in needed(tape, [tape.named[name].name for name in outputs]) for n in step.node.reads}
     return [n for n, shapes in sized_by(graph, tape, fixed).items() if not read.isdisjoint(shapes)]
 
 
 def sized_by(graph: Graph, tape: Tape, fixed: Collection[str]) -> dict[str, Collection[str]]:
-    """Inputs of integers, with the tensors whose shapes depend on their values."""
+    """Inputs of several integers, with the tensors whose shapes depend on their values."""
     values = {n: tape.values[n] for n in graph.free_inputs if n in tape.values and n not in fixed}
-    found = {n: Dependence.on([n], tape, graph).shapes for n, x in values.items() if x.dtype.kind in "iu"}
+    several = [n for n, x in values.items() if x.dtype.kind in "iu" and x.size > 1]
+    found = {n: Dependence.on([n], tape, graph).shapes for n in several}
     return {n: shapes for n, shapes in found.items() if shapes}
 
 
