@@ -1,7 +1,10 @@
 """Gradient files in onnxruntime beside PyTorch's forward and backward pass: layers, by x and all of their weights.
 
-python -m benchmarks.gradient_files
+python -m benchmarks.gradient_files --training-python /env/ort/bin/python
 python -m benchmarks.gradient_files --models FOLDER
+
+With the Python of an environment that has onnxruntime-training, its graphs of the same gradients are timed beside them;
+they are only told if they give the same.
 
 With a folder: the files of all models in it, by inputs and by parameters, each held against differences of the model,
 in float64 by our own kernels, where a file is right or wrong, and as onnxruntime rounds it.
@@ -17,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,6 +48,9 @@ SIZES = 3  # at which a file is held
 LIMIT = 300  # seconds, for a file to be written
 Feeds: TypeAlias = Mapping[str, NDArray[Any]]
 HEAD = ("layer", "threads", "nodes", "torch, ms", "file, ms", "times torch's", "times its forward run")
+OF_TRAINING = ("nodes of onnxruntime-training", "its ms", "times onnxruntime-training's")
+TRAINING = Path(__file__).with_name("training_peer.py")
+CLOSE = 1e-3  # of float32 sums in another order, relative to the largest entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,26 +180,28 @@ MODELS = (
 )  # fmt: skip
 
 
-def tables(quick: bool = False) -> Iterator[Table]:
-    """One table, with one thread and with two."""
-    table = Table("Gradient files", HEAD, note="x and all weights; onnxruntime runs the file as it is by default.")
+def tables(quick: bool = False, training: str = "") -> Iterator[Table]:
+    """One table, with one thread and with two; `training` is a Python that has onnxruntime-training."""
+    head = (*HEAD, *OF_TRAINING) if training else HEAD
+    table = Table("Gradient files", head, note="x and all weights; onnxruntime runs the file as it is by default.")
     for threads in (1,) if quick else (1, 2):
         variables = {**VARIABLES, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        rows, _ = alone("benchmarks.gradient_files:rows", variables, quick=quick, threads=threads)
+        given = {"quick": quick, "threads": threads, "training": training}
+        rows, _ = alone("benchmarks.gradient_files:rows", variables, **given)
         for row in rows:
             table.add(*row)
     yield table
 
 
-def rows(quick: bool, threads: int) -> list[tuple[Any, ...]]:
+def rows(quick: bool, threads: int, training: str = "") -> list[tuple[Any, ...]]:
     """A row for each layer."""
-    return [row(layer, threads) for layer in (LAYERS[:2] if quick else (*LAYERS, *MODELS))]
+    return [row(layer, threads, training) for layer in (LAYERS[:2] if quick else (*LAYERS, *MODELS))]
 
 
-def row(layer: Layer, threads: int) -> tuple[Any, ...]:
+def row(layer: Layer, threads: int, training: str = "") -> tuple[Any, ...]:
     """Times of one layer, side by side."""
-    ways = {}
-    with tempfile.TemporaryDirectory() as folder:
+    ways, said = {}, "absent"
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as processes:
         path = Path(folder) / "layer.onnx"
         onnx.save(layer.model(), path)
         model = gradcheck_cli.load(path)
@@ -202,20 +211,62 @@ def row(layer: Layer, threads: int) -> tuple[Any, ...]:
         ways["forward"] = _session(path, x, threads)
         ways["file"] = _session(path.with_suffix(".grad.onnx"), x, threads)
         nodes = len(onnx.load(path.with_suffix(".grad.onnx")).graph.node)
-    if (torch := installed("torch")) is not None:
-        ways["torch"] = _torch(torch, layer, x)
-    times = in_turns(ways, 5)
+        if (torch := installed("torch")) is not None:
+            ways["torch"] = _torch(torch, layer, x)
+        if training:
+            command = [
+                training,
+                str(TRAINING),
+                str(path),
+                str(path.with_suffix(".npy")),
+                str(threads),
+                "x",
+                *layer.shapes,
+            ]
+            np.save(path.with_suffix(".npy"), x)
+            process = processes.enter_context(_process(command))
+            said, run = _peer(process, path.with_suffix(".npy.npz"), ways["file"]())
+            ways.update({"training": run} if run is not None else {})
+        times = in_turns(ways, 5)
     median = {name: sorted(each)[len(each) // 2] * 1e3 for name, each in times.items()}
-    beside = 1 / ratio(times, "torch", "file") if "torch" in times else "absent"
-    return (
+    beside = {n: 1 / ratio(times, n, "file") if n in times else "absent" for n in ("torch", "forward", "training")}
+    own = (
         layer.name,
         threads,
         nodes,
         median.get("torch", "absent"),
         median["file"],
-        beside,
-        1 / ratio(times, "forward", "file"),
+        beside["torch"],
+        beside["forward"],
     )
+    return (*own, said, median.get("training", "absent"), beside["training"]) if training else own
+
+
+def _process(command: Sequence[str]) -> subprocess.Popen[str]:
+    """A process that answers lines."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command, text=True, **pipes)
+
+
+def _peer(
+    process: subprocess.Popen[str], out: Path, own: Sequence[NDArray[Any]]
+) -> tuple[str, Callable[[], Any] | None]:
+    """The nodes of onnxruntime-training's graph and a call that runs it; "none" if it makes none, "wrong" if it is."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    to, answers = process.stdin, process.stdout
+
+    def run() -> None:
+        to.write("\n")
+        to.flush()
+        answers.readline()
+
+    if not (said := answers.readline()):
+        return "none", None
+    with np.load(out) as theirs:
+        both = zip(own, (theirs[n] for n in theirs.files), strict=True)
+        right = all(np.abs(a - b).max() <= CLOSE * max(np.abs(a).max(), 1e-30) for a, b in both)
+    return (said.split()[0], run) if right else ("wrong", None)
 
 
 def _session(path: Path, x: NDArray[Any], threads: int) -> Callable[[], Any]:
@@ -418,8 +469,10 @@ def main() -> None:
     """Prints a table, and keeps it."""
     parser = argparse.ArgumentParser("python -m benchmarks.gradient_files", description=__doc__.split("\n")[0])
     parser.add_argument("--models", type=Path, metavar="FOLDER", help="hold the files of all models in it")
-    folder = parser.parse_args().models
-    write(*(tables() if folder is None else [of_models(folder)]))
+    parser.add_argument("--training-python", default="", metavar="PYTHON", help="that has onnxruntime-training")
+    parser.add_argument("--quick", action="store_true", help="two layers, one thread")
+    given = parser.parse_args()
+    write(*(tables(given.quick, given.training_python) if given.models is None else [of_models(given.models)]))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,10 @@ from gradcheck_cli.export.inner import (
     KeptNode,
     closed,
     declared,
+    draws,
     keep,
+    node_apart,
+    outputs_of,
     passing,
     reads_containers,
     run_kept,
@@ -57,7 +61,7 @@ def if_vjp(cts: Cts, ans: Cts, condition: Var, *around: Var, kept: KeptNode) -> 
     """An If whose branches give the cotangents of the tensors that either branch reads; zeros if only the other does."""
     tape, seeds = condition.tape, {i: ct for i, ct in enumerate(cts) if ct is not None}
     xs = [x.name for x in around if sym.wanted(x) and inexact(x)]
-    branches = [_Branch.of(tape, key, graph, seeds, xs, condition.name) for key, graph in kept.node.attrs.items()]
+    branches = [_Branch.of(tape, key, kept, seeds, xs, condition.name) for key in kept.node.attrs]
     given = [x for x in xs if any(x in branch.cts for branch in branches)]
     if not given:
         return (None, *(None for _ in around))
@@ -76,9 +80,15 @@ class _Branch:
     cts: Mapping[str, Var]
 
     @staticmethod
-    def of(tape: Tape, key: str, graph: Graph, seeds: Mapping[int, Var], xs: Sequence[str], condition: str) -> _Branch:
-        inner = InnerTape(tape, key, f"{key} of {tape.place.inside}")
+    def of(
+        tape: Tape, key: str, kept: KeptNode, seeds: Mapping[int, Var], xs: Sequence[str], condition: str
+    ) -> _Branch:
+        inner, graph = InnerTape(tape, key, f"{key} of {tape.place.inside}"), kept.known.attrs[key]
         try:
+            if kept.drawn:
+                told = InnerTape(tape, key, inner.part).run(kept.node.attrs[key])[-len(kept.drawn) :]
+                for name, y in zip(kept.drawn, told, strict=True):
+                    inner.stand_in(name, y.value)
             outs = inner.run(graph)
         except GradcheckError as error:
             raise UnsupportedError(
@@ -100,31 +110,36 @@ def loop_vjp(
     cts: Cts, ans: Cts, trips: Var | None, condition: Var | None, *operands: Var, kept: KeptNode
 ) -> tuple[Var | None, ...]:
     """A Scan over the iterations that ran; the number of the iteration is a row."""
-    number, going, *names = kept.node.attrs["body"].inputs
+    number, going, *names = kept.known.attrs["body"].inputs
     states, around = operands[: len(names)], operands[len(names) :]
     tape, made = next((y.tape, y.name) for y in ans if y is not None)
-    values = [*(x.value for x in states), np.zeros((), np.int64)]
-    body = kept.node.attrs["body"]  # as that of a Scan: the number is a row, and the condition is always true
+    body = kept.known.attrs["body"]  # as that of a Scan: the number is a row, and the condition is always true
+    drawn = [tape.var(name) for name in kept.drawn]
+    rows = tuple(node.outputs[0] for node in body.nodes[: len(drawn)])  # so are draws, each read by its number
+    own, values = [*names, number], [*(x.value for x in states), np.zeros((), np.int64), *(_first(x, 0) for x in drawn)]
     constants = {**body.constants, going: np.asarray(True)}
-    body = replace(body, inputs=(*names, number), outputs=body.outputs[1:], constants=constants)
+    nodes = body.nodes[len(drawn) :]
+    body = replace(body, inputs=(*own, *rows), outputs=body.outputs[1:], nodes=nodes, constants=constants)
     backward = _backward_iteration(tape, body, cts, states, values, around, len(states))
     if not backward.graph.outputs:
         return (None,) * (2 + len(operands))
-    started = starts(tape, made, [[*names, number][i] for i in backward.read])
-    rows = [*started, *(ct for i in backward.seeded if (ct := cts[i]) is not None)]
-    graph = backward.graph if rows else _with_row(tape, backward.graph, values[-1])
-    rows = rows or starts(tape, made, [number])
+    started = iter(starts(tape, made, [own[i] for i in backward.read if i < len(own)]))
+    read = [next(started) if i < len(own) else drawn[i - len(own)] for i in backward.read]
+    read += [ct for i in backward.seeded if (ct := cts[i]) is not None]
+    graph = backward.graph if read else _with_row(tape, backward.graph, values[len(states)])
+    read = read or starts(tape, made, [number])
     before = _before(backward, cts, states, around)
-    found = _scanned(tape, graph, before, rows)
+    found = _scanned(tape, graph, before, read)
     return (None, None, *_by_operand(backward, found, states, around))
 
 
 def scan_vjp(cts: Cts, ans: Cts, *operands: Var, kept: KeptNode) -> tuple[Var | None, ...]:
     """A Scan over the same rows and over the cotangents of collected rows, from the last to the first."""
-    node, body, own = kept.node, kept.node.attrs["body"], len(kept.node.inputs)
+    node, body, own = kept.known, kept.known.attrs["body"], len(kept.node.inputs)
     tape, made = next((y.tape, y.name) for y in ans if y is not None)
-    count = own - node.attrs["num_scan_inputs"]
-    states, xs, around = operands[:count], operands[count:own], operands[own:]
+    count = own - kept.node.attrs["num_scan_inputs"]
+    states, around = operands[:count], operands[own:]
+    xs = [*operands[count:own], *(tape.var(name) for name in node.inputs[own:])]  # then what it drew
     read, collected = _turns(node, "input", len(xs)), _turns(node, "output", len(body.outputs) - count)
     values = [*(x.value for x in states), *(_first(x, axis) for x, (axis, _) in zip(xs, read, strict=True))]
     backward = _backward_iteration(tape, body, cts, operands[:own], values, around, count)
@@ -240,7 +255,7 @@ def _backward_iteration(
         if x.shape != y.shape:
             raise UnsupportedError(
                 f"{inner.part}: {name!r} goes from shape {list(x.shape)} to {list(y.shape)} in an iteration; the "
-                "derivative of a loop in a file needs states that keep theirs."
+                "derivative of a loop in a file needs states that keep theirs, or a number of iterations that --feed fixes."
             )
     seeds = [i for i, ct in enumerate(cts) if ct is not None]
     carried, seeded = _flowing(inner, ins[:states], outs, seeds, [*captured, *(ins[i].name for i in wanted)])
@@ -300,16 +315,32 @@ def if_(
     tape = then_branch.tape
     if condition.name not in varying(tape).values or reads_containers(then_branch) or reads_containers(else_branch):
         return subgraphs.if_(condition, then_branch=then_branch, else_branch=else_branch)
-    attrs = {"then_branch": closed(then_branch), "else_branch": closed(else_branch)}
+    attrs: Mapping[str, Any] = {"then_branch": closed(then_branch), "else_branch": closed(else_branch)}
+    attrs, outputs, read = _told(tape, IF, [condition], attrs, outputs, n_outputs)
+    n_outputs = len(outputs)
     one, other = (_Outputs.of(tape, graph) for graph in attrs.values())
     if one is None or other is None or condition.value.size != 1:
-        return keep(tape, IF, [condition], attrs, count=n_outputs, outputs=outputs, ragged=range(sys.maxsize))
+        more: dict[str, Any] = {"ragged": range(sys.maxsize), "read": read}
+        return keep(tape, IF, [condition], attrs, count=n_outputs, outputs=outputs, **more)
     pairs = enumerate(zip(one.values, other.values, strict=True))
     ragged = one.ragged | other.ragged | {i for i, (a, b) in pairs if a.shape != b.shape}
     values, loose = (one if condition.value.item() else other).values, one.loose | other.loose
     return keep(
-        tape, IF, [condition], attrs, count=n_outputs, outputs=outputs, ragged=ragged, loose=loose, values=values
-    )
+        tape, IF, [condition], attrs, count=n_outputs, outputs=outputs, ragged=ragged, loose=loose, values=values,
+        read=read,
+    )  # fmt: skip
+
+
+def _told(
+    tape: Tape, op: Op, inputs: Sequence[Var | None], attrs: Mapping[str, Any], outputs: Sequence[str], count: int
+) -> tuple[Mapping[str, Any], Sequence[str], Node | None]:
+    """Attributes and outputs of a node that also gives what it draws, and the node that reads this, if it draws."""
+    if not any(draws(graph, tape.ops) for graph in attrs.values() if isinstance(graph, Graph)):
+        return attrs, outputs or outputs_of(tape, op, count), None
+    given = tuple("" if x is None else x.name for x in inputs)
+    node = Node(op.name, given, tuple(outputs or outputs_of(tape, op, count)), attrs)
+    told, read, _ = node_apart(node, tape.ops, partial(taken, tape))
+    return told.attrs, told.outputs, read
 
 
 def loop(
@@ -325,7 +356,9 @@ def loop(
     if not ends and _grows(tape, graph, states):
         return subgraphs.loop(trips, condition, *states, body=body)
     ragged, counted = range(len(states), sys.maxsize), None if decides else [trips, condition]
-    return keep(tape, LOOP, inputs, {"body": graph}, count=n_outputs, outputs=outputs, ragged=ragged, counted=counted)
+    attrs, outputs, read = _told(tape, LOOP, inputs, {"body": graph}, outputs, n_outputs)
+    given: dict[str, Any] = {"count": len(outputs), "outputs": outputs, "ragged": ragged, "counted": counted}
+    return keep(tape, LOOP, inputs, attrs, **given, read=read)
 
 
 def scan(
@@ -343,7 +376,8 @@ def scan(
         return subgraphs.scan(*operands, body=body, num_scan_inputs=num_scan_inputs, **given)
     tape = body.tape
     attrs = {"body": closed(body), "num_scan_inputs": num_scan_inputs, **given}
-    return keep(tape, SCAN, operands, attrs, count=n_outputs, outputs=outputs)
+    told, outputs, read = _told(tape, SCAN, operands, attrs, outputs, n_outputs)
+    return keep(tape, SCAN, operands, told, count=len(outputs), outputs=outputs, read=read)
 
 
 @dataclass(frozen=True, slots=True)

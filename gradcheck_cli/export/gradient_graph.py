@@ -20,12 +20,14 @@ from gradcheck_cli.export.control_flow import for_files, in_order
 from gradcheck_cli.export.runs import AlignedRuns, Sizes
 from gradcheck_cli.export.simplify import simplified
 from gradcheck_cli.export.size_formulas import NUMBERS, NoFormula, SizeTensors
-from gradcheck_cli.export.traced import Declarations, Traced, Trials, Untried, refused, traced, trials
+from gradcheck_cli.export.traced import Traced, Trials, Untried, refused, traced, trials
 from gradcheck_cli.formats.onnx.opset import versions
-from gradcheck_cli.graph import Array, FreshNames, Graph, Node, computing
+from gradcheck_cli.formats.onnx.write import declared_type
+from gradcheck_cli.graph import Array, Dim, FreshNames, Graph, Node, TensorType, computing
 from gradcheck_cli.model import Model
 from gradcheck_cli.ops.sparing import sparing
 from gradcheck_cli.ops.straight import rounded_again
+from gradcheck_cli.points.dims import symbol
 from gradcheck_cli.settings import Settings
 
 Shapes = Mapping[str, tuple[Sizes, ...]]
@@ -76,10 +78,13 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
         return made(tried)
     except Untried:
         raise
-    except UnsupportedError:  # at small sizes other rules may apply, such as broadcasting
+    except UnsupportedError as error:  # at small sizes other rules may apply, such as broadcasting
         if not tried.small and not tried.by_values:
             raise
-        return made(tried.strict)
+        try:
+            return made(tried.strict)
+        except Untried:
+            raise error from None
 
 
 def _in_files(model: Model, node: Node) -> bool:
@@ -277,6 +282,53 @@ class _Composer:
         whole = set(graph.outputs) <= set(outputs) and not gone
         own = (n for n in graph.inputs if n not in gone and (whole or n in read))
         return (*own, *self.found.seeds)
+
+
+@dataclass(frozen=True, slots=True)
+class Declarations:
+    """The declared types of a gradient file, and notes on its dimensions."""
+
+    model: Model
+    found: Traced
+
+    def type(self, name: str) -> TensorType:
+        """The type of an input or output: the model's own declaration, completed by what the runs have shown."""
+        graph, aligned = self.model.graph, self.found.aligned
+        declared = declared_type(graph, name)
+        if declared.kind != "tensor":
+            return declared
+        dtype = declared.dtype if declared.dtype is not None else aligned.dtypes.get(name)
+        dtype = self.model.known_dtype(name) if dtype is None else dtype
+        if declared.shape is None:
+            return TensorType(dtype, self._shown(name))
+        return TensorType(dtype, tuple(self._dim(name, axis, d) for axis, d in enumerate(declared.shape)))
+
+    def _dim(self, name: str, axis: int, dim: Dim) -> Dim:
+        """A declared dimension as its size if it is fixed, or as the dimension that it has to equal."""
+        if isinstance(dim, int):
+            return dim
+        trials, key = self.found.trials, symbol(name, axis, dim)
+        sizes = {**self.model.source.dims, **self.model.dims, **trials.fixed}
+        return sizes.get(key, trials.equal.get(key, dim))
+
+    def _shown(self, name: str) -> tuple[Dim, ...] | None:
+        """The shape of a tensor in the runs, with names for the open dimensions that it has."""
+        shape = self.found.aligned.shapes.get(name)
+        if shape is None:
+            return self.model.known_shape(name)
+        if name in self.found.passing:
+            return (None,) * len(shape)
+        own = self.model.source.symbols
+        by_sizes = {sizes: d for d, sizes in self.found.trials.symbols.items() if d in own}
+        return tuple(sizes[0] if len(set(sizes)) == 1 else by_sizes.get(sizes) for sizes in shape)
+
+    def notes(self) -> Iterator[str]:
+        """Sentences about dimensions that are not independent or not open."""
+        trials = self.found.trials
+        for dim, other in trials.equal.items():
+            yield f"{dim} has to equal {other}"
+        for dim, size in trials.fixed.items():
+            yield f"{dim} is {size}: the model does not run at other sizes that were tried"
 
 
 def relaxed(

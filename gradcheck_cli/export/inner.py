@@ -9,7 +9,7 @@ subgraphs read outside.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,15 +20,16 @@ from gradcheck_cli.autodiff.backward import gradients, units_between
 from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Large, Step, Tape, Var, run
 from gradcheck_cli.autodiff.trace import GraphFunction, names_within, run_node
-from gradcheck_cli.errors import ModelError, UnsupportedError
+from gradcheck_cli.errors import ModelError, UnsupportedError, shown
 from gradcheck_cli.export.runs import needed
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.graph.containers import CONTAINERS, described
-from gradcheck_cli.op import Op, Ops, table
+from gradcheck_cli.op import DTYPES, Op, Ops, table
 from gradcheck_cli.ops.recurrent import UNROLLED
 from gradcheck_cli.ops.subgraphs import CONTROL_FLOW
 
 NUMBER, FLAG = TensorType(np.dtype(np.int64), ()), TensorType(np.dtype(np.bool_), ())  # first inputs of a Loop's body
+_MASKING = ("one", "half", "none", "own", "rest", "share", "like", "scaled", "zero")
 _EMPTY = Graph((), (), ())
 _SCANNED = ("scan_output_axes", "scan_output_directions")
 
@@ -58,7 +59,7 @@ class InnerTape(Tape):
         self.around, self.part, self.general = around, part, around.general
         self.name = taken(around, name)
         self.shaped, self.passing, self.steady = set[str](), set[str](), set[str]()
-        self._read: set[str] = set()
+        self._read, self._standing = set[str](), set[str]()
 
     def fresh(self, name: str) -> str:
         """An unused name for a tensor or node, prefixed with the name of the tape."""
@@ -75,7 +76,8 @@ class InnerTape(Tape):
 
     def read(self, names: Iterable[str]) -> dict[str, Var]:
         """Tensors of the tape around it, by name; those that do not depend on values of inputs are constants here."""
-        names, changing, other = list(names), varying(self.around), passing(self.around)
+        changing, other = varying(self.around), passing(self.around)
+        names = [name for name in names if name not in self._standing]
         self.shaped.update(changing.shapes.intersection(names))
         self.passing.update(other.shapes.intersection(names))
         self.steady.update(set(names) - other.values)
@@ -87,7 +89,7 @@ class InnerTape(Tape):
                 self.constants.add(name)
                 self.fixed.add(name)
         self._read.update(names)
-        return {name: self.var(name) for name in names}
+        return {name: self.var(name) for name in (*names, *self._standing)}
 
     def _given(self, op: Op, x: Any) -> Any:
         if isinstance(x, Large) and x.name not in self.values:  # a kernel of many steps reads it where it stands
@@ -98,6 +100,7 @@ class InnerTape(Tape):
         """A tensor of the tape around it, with another value than there, perhaps of another shape."""
         if name not in self._read:
             self._read.add(name)
+            self._standing.add(name)
             self.hold(name, value)
         return self.var(name)
 
@@ -167,7 +170,8 @@ class InnerTape(Tape):
         composed = (step for step in self.steps if step.node.op != step.place.op)
         read += [n for step in composed for n in (*step.operands, *step.outputs)]
         if name := next((n for n in read if n in found.shapes), None):
-            raise self._passing(f"the shape of {name!r} follows from values")
+            made = next((f" of {step.where}" for step in self.steps if name in step.outputs), "")
+            raise self._passing(f"the shape of {name!r}{made} follows from values")
 
     def _passing(self, what: str) -> UnsupportedError:
         return UnsupportedError(f"{self.part}: {what}, so that its derivative cannot be in a file for every value.")
@@ -316,7 +320,8 @@ class KeptNode:
 
     Shapes of outputs: the first are those of `like`.  Outputs with an index in `ragged` have shapes that depend on the
     values of `counted` tensors, such as the number of iterations or the condition of an If; those with an index in
-    `loose` have shapes that depend on the shapes of operands.
+    `loose` have shapes that depend on the shapes of operands.  A node that draws has one that is `read` for its
+    derivative, which reads what it drew.
     """
 
     node: Node
@@ -327,6 +332,17 @@ class KeptNode:
     counted: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
     loose: Collection[int] = range(sys.maxsize)
+    read: Node | None = None
+
+    @property
+    def known(self) -> Node:
+        """The node by whose subgraphs the derivative is computed."""
+        return self.node if self.read is None else self.read
+
+    @property
+    def drawn(self) -> list[str]:
+        """Outputs that hold what the node drew."""
+        return [name for name in self.node.outputs[len(self.known.outputs) :] if name]
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -371,21 +387,27 @@ def keep(
     like: Sequence[Var] = (),
     loose: Collection[int] = range(sys.maxsize),
     values: Sequence[Array] | None = None,
+    read: Node | None = None,
 ) -> tuple[Var, ...]:
     """Adds a node with subgraphs to a tape and evaluates it; gives a `Var` for each of `count` outputs.
 
     `KeptNode` explains `ragged`, `like`, `loose` and `counted`, which is by default all that the node reads.  `values`
     are those of the outputs, if they are known already.
     """
-    names = tuple(outputs or (tape.fresh(f"{op.name}_out{i}" if i else op.name) for i in range(count)))
+    names = tuple(outputs or outputs_of(tape, op, count))
     given = tuple("" if x is None else x.name for x in inputs)
     name = tape.place.label if outputs else names[0]  # the node of a body may be added many times
     node = Node(op.name, given, names, attrs, name=name, metadata=tape.place.metadata)
     kept = KeptNode(node, {**tape.ops, **table(CONTROL_FLOW, UNROLLED)}, tape.dtype, tape.seed, ragged)
     counts = kept.reads if counted is None else tuple(x.name for x in counted if x is not None)
-    kept = replace(kept, counted=counts, like=kept.states or tuple(x.name for x in like), loose=loose)
+    kept = replace(kept, counted=counts, like=kept.states or tuple(x.name for x in like), loose=loose, read=read)
     step = Step(node, op, kept.reads, (), {"kept": kept}, tape.place)
     return tape.recorded(lambda: step, evaluated(tape, step) if values is None else values)
+
+
+def outputs_of(tape: Tape, op: Op, count: int) -> tuple[str, ...]:
+    """Unused names for the outputs of a node."""
+    return tuple(tape.fresh(f"{op.name}_out{i}" if i else op.name) for i in range(count))
 
 
 def evaluated(tape: Tape, step: Step) -> Sequence[Array]:
@@ -437,47 +459,133 @@ def _stacking(tape: Tape, step: Step, names: Sequence[str]) -> Step:
     return replace(step, node=node, metadata={"kept": replace(step.metadata["kept"], node=node)})
 
 
-def sizing(graph: Graph, tape: Tape, outputs: Sequence[str], fixed: Collection[str]) -> Iterator[str]:
-    """Inputs of several integers on whose values the shapes of tensors behind them depend."""
-    read = {n for step in needed(tape, [tape.named[name].name for name in outputs]) for n in step.node.reads}
-    for name in graph.free_inputs:
-        like = tape.values.get(name) if name not in fixed else None
-        several = like is not None and like.dtype.kind in "iu" and like.size > 1
-        if several and not read.isdisjoint(Dependence.on([name], tape, graph).shapes):
-            yield name
+# Draws inside of control flow
 
 
-def settling(graph: Graph, tape: Tape, fixed: Collection[str]) -> Iterator[str]:
-    """Inputs whose values are metadata of an operator on numbers: an axis, a mode."""
-    metadata = {n for step in tape.steps if _decides(step.op) and _of_numbers(tape, step) for n in step.statics}
-    for node in graph.nodes:  # of composed operators no step has them
-        op = tape.ops.get((node.domain, node.op))
-        static = op.static.values() if op is not None and _decides(op) else ()
-        given = (node.inputs[i] for i in static if i < len(node.inputs))
-        metadata.update(tape.named[n].name for n in given if n in tape.named and _inexact(tape, node.outputs))
-    for name in graph.free_inputs:
-        if name not in fixed and name in tape.values and not metadata.isdisjoint(_valued(graph, tape, name)):
-            yield name
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A graph that draws, for a file: `telling` draws and has what it drew as tensors `drawn`, which `reading` reads."""
+
+    telling: Graph
+    reading: Graph
+    drawn: tuple[str, ...] = ()
 
 
-def _decides(op: Op) -> bool:
-    """True where the derivative follows from metadata: not of a layout, nor of a selection, whose results are read."""
-    return op.moves not in ("all", "selected")
+def apart(graph: Graph, ops: Ops, fresh: Callable[[str], str]) -> Apart:
+    """The graph with its draws as tensors, and the same that reads them instead of drawing again."""
+    telling, reading, drawn, constants = [], [], [], dict(graph.constants)
+    for node in graph.nodes:
+        alone = replace(graph, nodes=(node,))
+        if not draws(alone, ops):
+            telling.append(node)
+            reading.append(node)
+        elif any(True for _ in node.subgraphs):
+            told, read, names = node_apart(node, ops, fresh, inside=True)
+            telling.append(told)
+            reading.append(read)
+            drawn.extend(names)
+        elif node.op == "Dropout":
+            mask = [*node.outputs, ""][1] or fresh(f"{node.outputs[0]}/mask")
+            telling.append(replace(node, outputs=(node.outputs[0], mask)))
+            held, nodes = _masking(node, mask, fresh)
+            constants.update(held)
+            reading.extend(nodes)
+            drawn.append(mask)
+        else:
+            telling.append(node)
+            drawn.extend(node.outputs)
+    other = replace(graph, nodes=tuple(reading), constants=constants)
+    return Apart(replace(graph, nodes=tuple(telling)), other, tuple(drawn))
 
 
-def _inexact(tape: Tape, names: Iterable[str]) -> bool:
-    """True if any of some tensors of the model holds numbers that may have a derivative."""
-    return any(n in tape.named and is_inexact(tape.named[n].dtype) for n in names)
+def _masking(node: Node, mask: str, fresh: Callable[[str], str]) -> tuple[dict[str, Array], list[Node]]:
+    """The nodes of a Dropout that is given its mask: x / (1 - ratio) where it holds, in training, else 0."""
+    x, ratio, training = (*node.inputs, "", "")[:3]
+    y = node.outputs[0]
+    one, half, none, own, rest, share, like, scaled, zero = (fresh(f"{y}/{part}") for part in _MASKING)
+    held = {one: np.float32(1), half: np.float32(0.5), none: np.float32(0)}
+    nodes = [
+        Node("CastLike", (one, ratio or half), (own,)),
+        Node("Sub", (own, ratio or half), (rest,)),
+        Node("Where", (training, rest, own), (share,)),
+        Node("CastLike", (share, x), (like,)),
+        Node("Div", (x, like), (scaled,)),
+        Node("CastLike", (none, x), (zero,)),
+        Node("Where", (mask, scaled, zero), (y,)),
+    ]
+    return {n: np.asarray(v) for n, v in held.items()}, nodes
 
 
-def _of_numbers(tape: Tape, step: Step) -> bool:
-    return any(n in tape.values and is_inexact(tape.values.like(n).dtype) for n in step.outputs)
+def node_apart(
+    node: Node, ops: Ops, fresh: Callable[[str], str], *, inside: bool = False
+) -> tuple[Node, Node, list[str]]:
+    """A node whose subgraphs draw: one that also gives what they drew, one that reads that, and the new outputs.
+
+    In a file a branch that is not taken has something in place of its draws; `inside` of a body it has their shape.
+    """
+    parts = {key: apart(graph, ops, fresh) for key, graph in node.attrs.items() if isinstance(graph, Graph)}
+    names = {key: [fresh(f"{n}/drawn") for n in part.drawn] for key, part in parts.items()}
+    flat = [n for each in names.values() for n in each]
+    bodies = next(iter(parts.values()))
+    left_out = len(bodies.telling.outputs) - int(node.op == "Loop") - len(node.outputs)
+    outputs = (*node.outputs, *[""] * left_out, *flat)
+    if node.op == "If":
+        told = {key: _with_all(key, parts, fresh, inside) for key in parts}
+        read = {key: captures_renamed(p.reading, dict(zip(p.drawn, names[key], strict=True)))
+                for key, p in parts.items()}  # fmt: skip
+        return replace(node, attrs={**node.attrs, **told}, outputs=outputs), replace(node, attrs=read), flat
+    telling = _ending(bodies.telling, bodies.drawn)
+    if node.op == "Loop":
+        number = telling.inputs[0]
+        rows = tuple(Node("Gather", (n, number), (d,), {"axis": 0}) for n, d in zip(flat, bodies.drawn, strict=True))
+        reading = replace(bodies.reading, nodes=(*rows, *bodies.reading.nodes))
+        return replace(node, attrs={"body": telling}, outputs=outputs), replace(node, attrs={"body": reading}), flat
+    more = [0] * len(flat)
+    turned = {k: (*v, *more) for k, v in node.attrs.items() if k in _SCANNED}
+    given = {k: (*v, *more) for k, v in node.attrs.items() if k.startswith("scan_input")}
+    inputs = (*bodies.reading.inputs, *bodies.drawn)
+    count = node.attrs["num_scan_inputs"] + len(flat)
+    attrs = {**node.attrs, **given, "body": replace(bodies.reading, inputs=inputs), "num_scan_inputs": count}
+    read_node = replace(node, inputs=(*node.inputs, *flat), attrs=attrs)
+    return replace(node, attrs={**node.attrs, **turned, "body": telling}, outputs=outputs), read_node, flat
 
 
-def _valued(graph: Graph, tape: Tape, name: str) -> Collection[str]:
-    return Dependence.on([name], tape, graph).values
+def _ending(graph: Graph, more: Sequence[str], nodes: Sequence[Node] = ()) -> Graph:
+    """The graph with further outputs, and nodes that make them."""
+    types = {**graph.types, **{n: graph.types.get(n, TensorType()) for n in more}}
+    return replace(graph, nodes=(*graph.nodes, *nodes), outputs=(*graph.outputs, *more), types=types)
 
 
-def unchanged(found: Mapping[str, Sequence[Array]]) -> list[str]:
-    """The names whose values are all equal."""
-    return [n for n, values in found.items() if all(np.array_equal(v, values[0]) for v in values)]
+def _with_all(key: str, parts: Mapping[str, Apart], fresh: Callable[[str], str], inside: bool) -> Graph:
+    """A branch that also gives what it draws, and something of the same type in place of each draw of the other."""
+    graph, more, nodes, constants = parts[key].telling, list[str](), list[Node](), dict[str, Array]()
+    for other, part in parts.items():
+        for drawn in part.drawn:
+            if other == key:
+                more.append(drawn)
+                continue
+            zero, own, sizes, filled = (fresh(f"{drawn}/{each}") for each in ("zero", "own", "sizes", "none"))
+            constants[zero], typed, like = _in_place(part, drawn, inside)
+            nodes.append(Node("CastLike", (zero, typed), (own,)) if typed else Node("Identity", (zero,), (own,)))
+            if like:
+                nodes += [Node("Shape", (like,), (sizes,)), Node("Expand", (own, sizes), (filled,))]
+            more.append(filled if like else own)
+    return _ending(replace(graph, constants={**graph.constants, **constants}), more, nodes)
+
+
+def _in_place(part: Apart, name: str, inside: bool) -> tuple[Array, str, str]:
+    """The stand-in for a draw of a branch: zero, and tensors from around it that have its type and its shape, or ""."""
+    node = next(node for node in part.telling.nodes if name in node.outputs)
+    where = f"{node.op} {shown(node.name or node.outputs[0])} in a branch draws numbers of a"
+    around = node.inputs[0] if node.inputs and node.inputs[0] in part.telling.captures else ""
+    number = node.attrs.get("dtype", 0 if node.inputs else 1)
+    if inside and node.inputs and not around:
+        raise UnsupportedError(
+            f"{where} shape that only the branch knows, inside of a body; draw them before the branch."
+        )
+    if node.op == "Dropout" or number:
+        shape = node.attrs.get("shape", ())
+        return np.zeros(shape, np.bool_ if node.op == "Dropout" else DTYPES[number]), "", around
+    if around and node.op != "Multinomial":
+        return np.zeros((), np.float32), around, around
+    raise UnsupportedError(f"{where} type that only the branch knows; give it the attribute dtype.")

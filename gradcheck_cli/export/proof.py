@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import wraps
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,11 +20,11 @@ from gradcheck_cli.autodiff.trace import result, trace
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.gradient_graph import Written
 from gradcheck_cli.export.inner import draws
-from gradcheck_cli.export.traced import at, of_one, to_fix
+from gradcheck_cli.export.traced import at, of_one, other_integers, to_fix
 from gradcheck_cli.formats.onnx.write import serialized, to_proto
 from gradcheck_cli.graph import Array, Graph, describe, is_inexact
 from gradcheck_cli.model import Model
-from gradcheck_cli.op import DTYPES, Ops
+from gradcheck_cli.op import DTYPES, Op, Ops
 from gradcheck_cli.points.dims import sizes_in
 from gradcheck_cli.settings import Settings
 
@@ -60,15 +62,31 @@ def require_right(model: Model, made: Written, feeds: Mapping[str, Any]) -> None
     names = [n for n in made.graph.free_inputs if n in model.graph.inputs and n not in feeds]
     if not (made.by_values and names):
         return
-    settings = at(Settings(extra_feed_dict=feeds), made.trials.runs[0], made.trials.counted)
-    here = run_of(model, made, settings)
-    if here is None:
-        return
+    first, *more = ({**run, **made.trials.fixed} for run in made.trials.runs)
+    more.append({**first, **dict.fromkeys(made.open_dims, 1)})
+    for sizes in (first, *more):
+        settings = at(Settings(extra_feed_dict=feeds), sizes, made.trials.counted)
+        here = run_of(model, made, settings)
+        values = {} if here is None else {n: here.named[n].value for n in names if n in here.named}
+        for given in _others(values) if sizes is first else _other_integers(values):
+            tape = run_of(model, made, replace(settings, extra_feed_dict={**settings.extra_feed_dict, **given}))
+            if tape is not None and not _agree(model, made, tape):
+                raise to_fix("shapes follow from values, in a way that a file does not hold for every value", names)
+
+
+def _others(values: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    """Other values of inputs: of all numbers and flags at once, then of each vector of integers."""
     for other in _OTHERWISE:
-        given = {n: _changed(here.named[n].value, *other) for n in names if n in here.named}
-        tape = run_of(model, made, replace(settings, extra_feed_dict={**settings.extra_feed_dict, **given}))
-        if tape is not None and not _agree(model, made, tape):
-            raise to_fix("shapes follow from values, in a way that a file does not hold for every value", names)
+        yield {n: _changed(x, *other) for n, x in values.items()}
+    yield from _other_integers(values)
+
+
+def _other_integers(values: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    """Other values of each vector of integers, of which one is 0 at last."""
+    for name, x in values.items():
+        if x.dtype.kind in "iu" and x.size:
+            empty = np.where(np.arange(x.size).reshape(x.shape) == x.size - 1, 0, x).astype(x.dtype)
+            yield from ({**values, name: integers} for integers in (*other_integers(x, _SEEDS), empty))
 
 
 def _changed(x: Array, number: Callable[[Array], Array], flag: Callable[[Array], Array]) -> Array:
@@ -149,7 +167,7 @@ def run_of(model: Model, made: Written, settings: Settings) -> Tape | None:
     added = [n for n in made.graph.outputs if n not in model.graph.tensors]
     for targets in (made.graph.outputs, added):
         with suppress(GradcheckError):
-            return model.tape(targets, settings)
+            return model.tape(targets, settings, drawing_in_turn(model.ops))
     return None
 
 
@@ -246,10 +264,9 @@ def require_rows(model: Model, made: Written, rows: Graph, feeds: Mapping[str, A
 def _agree(model: Model, made: Written, tape: Tape) -> bool:
     """True if the graph of the file gives the values on the tape, from the same inputs."""
     given = {n: result(tape, n) for n in made.graph.inputs if n in tape.named or n in tape.containers}
-    given.update(_draws(model, made, tape))
     outputs = [n for n in made.graph.outputs if n in tape.named]
     try:
-        found = trace(made.graph, given, ops=model.ops, targets=outputs)
+        found = trace(made.graph, given, ops=drawing_in_turn(model.ops), targets=outputs)
     except GradcheckError:
         return False
     both = [(tape.named[n].value, found.named[n].value) for n in outputs if n in found.named]
@@ -264,14 +281,19 @@ def _narrows(graph: Graph) -> bool:
     return any(d is not None and is_inexact(d) and d.itemsize == 2 for d in dtypes)
 
 
-def _draws(model: Model, made: Written, tape: Tape) -> Iterator[tuple[str, Array]]:
-    """The draws of all nodes on the tape, by name: another run draws others."""
-    for node in made.graph.nodes:
-        op = model.ops.get(node.key)
-        for name in node.outputs if op is not None and "rng" in op.signature.supplied else ():
-            own = tape.named[name].name if name in tape.named else name
-            if own in tape.values:
-                yield name, tape.values[own]
+def drawing_in_turn(ops: Ops) -> Ops:
+    """The operators for one run, in which what draws gets numbers by its turn alone: two runs draw the same."""
+    turns = count()
+
+    def of_turns(op: Op) -> Op:
+        @wraps(op.forward)
+        def forward(*operands: Any, rng: Any, **how: Any) -> Any:
+            return op.forward(*operands, rng=np.random.default_rng(next(turns)), **how)
+
+        return replace(op, forward=forward)
+
+    drawing = {key: op for key, op in ops.items() if not op.composed and "rng" in op.signature.supplied}
+    return {**ops, **{key: of_turns(op) for key, op in drawing.items()}}
 
 
 def _near(wanted: Array, found: Array, near: float) -> bool:

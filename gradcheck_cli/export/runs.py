@@ -6,15 +6,17 @@ attributes and the same edges; `varying` holds the constants that differ, with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.errors import UnsupportedError
-from gradcheck_cli.graph import Array, Dim, FreshNames, Graph, Node, TensorType, computing
+from gradcheck_cli.graph import Array, Dim, FreshNames, Graph, Node, TensorType, computing, describe, is_inexact
+from gradcheck_cli.op import Op
 
 Sizes: TypeAlias = tuple[int, ...]  # of one dimension, in each run
 Names: TypeAlias = dict[str, str]  # of tensors on a tape -> in the file
@@ -195,3 +197,84 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     return type(a) is type(b) and bool(a == b)
+
+
+# Inputs that decide what runs have in common
+
+
+def sizing(graph: Graph, tape: Tape, outputs: Sequence[str], fixed: Collection[str]) -> list[str]:
+    """Inputs of several integers on whose values the shapes of tensors behind them depend that outputs need."""
+    read = {n for step in needed(tape, [tape.named[name].name for name in outputs]) for n in step.node.reads}
+    return [n for n, shapes in sized_by(graph, tape, fixed).items() if not read.isdisjoint(shapes)]
+
+
+def sized_by(graph: Graph, tape: Tape, fixed: Collection[str]) -> dict[str, Collection[str]]:
+    """Inputs of several integers, with the tensors whose shapes depend on their values."""
+    values = {n: tape.values[n] for n in graph.free_inputs if n in tape.values and n not in fixed}
+    several = [n for n, x in values.items() if x.dtype.kind in "iu" and x.size > 1]
+    found = {n: Dependence.on([n], tape, graph).shapes for n in several}
+    return {n: shapes for n, shapes in found.items() if shapes}
+
+
+def sized_first(graph: Graph, tape: Tape, name: str) -> str:
+    """The first node of a model with a result whose shape follows from the values of an input."""
+    shapes = Dependence.on([name], tape, graph).shapes
+    sized = (i for i, node in enumerate(graph.nodes) if _any_of(tape, node.outputs, shapes))
+    return _described(graph, next(sized, None))
+
+
+def settled_first(graph: Graph, tape: Tape, name: str) -> str:
+    """The first node of a model that has metadata from an input."""
+    values = _valued(graph, tape, name)
+    statics = ((i, _statics(tape, node)) for i, node in enumerate(graph.nodes))
+    return _described(graph, next((i for i, names in statics if _any_of(tape, names, values)), None))
+
+
+def _described(graph: Graph, index: int | None) -> str:
+    return "a node" if index is None else describe(index, graph.nodes[index])
+
+
+def _any_of(tape: Tape, names: Iterable[str], found: Collection[str]) -> bool:
+    """True if any of some tensors of the model is among those found on the tape."""
+    return any(tape.named[n].name in found for n in names if n in tape.named)
+
+
+def _statics(tape: Tape, node: Node) -> list[str]:
+    """Inputs of a node that are metadata of its operator."""
+    op = tape.ops.get(node.key)
+    static = op.static.values() if op is not None and _decides(op) else ()
+    return [node.inputs[i] for i in static if i < len(node.inputs)]
+
+
+def settling(graph: Graph, tape: Tape, fixed: Collection[str]) -> Iterator[str]:
+    """Inputs whose values are metadata of an operator on numbers: an axis, a mode."""
+    metadata = {n for step in tape.steps if _decides(step.op) and _of_numbers(tape, step) for n in step.statics}
+    for node in graph.nodes:  # of composed operators no step has them
+        given = _statics(tape, node) if _inexact(tape, node.outputs) else ()
+        metadata.update(tape.named[n].name for n in given if n in tape.named)
+    for name in graph.free_inputs:
+        if name not in fixed and name in tape.values and not metadata.isdisjoint(_valued(graph, tape, name)):
+            yield name
+
+
+def _decides(op: Op) -> bool:
+    """True where the derivative follows from metadata: not of a layout, nor of a selection, whose results are read."""
+    return op.moves not in ("all", "selected")
+
+
+def _inexact(tape: Tape, names: Iterable[str]) -> bool:
+    """True if any of some tensors of the model holds numbers that may have a derivative."""
+    return any(n in tape.named and is_inexact(tape.named[n].dtype) for n in names)
+
+
+def _of_numbers(tape: Tape, step: Step) -> bool:
+    return any(n in tape.values and is_inexact(tape.values.like(n).dtype) for n in step.outputs)
+
+
+def _valued(graph: Graph, tape: Tape, name: str) -> Collection[str]:
+    return Dependence.on([name], tape, graph).values
+
+
+def unchanged(found: Mapping[str, Sequence[Array]], least: int = 2) -> list[str]:
+    """The names that have fewer different values than it takes to tell what follows from them."""
+    return [n for n, values in found.items() if len({(v.shape, *v.ravel().tolist()) for v in values}) < least]

@@ -2,8 +2,8 @@
 
 Each dimension gets its own size in every run: odd and even, small and large ones, so that remainders and numbers of
 windows differ.  Dimensions that must be equal change together, and a dimension for which no other size works stays
-fixed.  Integer inputs that shapes depend on (counts) are varied in the same way.  Derivatives that would be wrong for
-other inputs are refused.  `Declarations` are the types that a gradient file declares for its inputs and outputs.
+fixed.  Integer inputs that shapes depend on are varied in the same way.  Derivatives that would be wrong for
+other inputs are refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 from random import Random
 from typing import Any
 
@@ -22,11 +22,11 @@ from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Loose, NodePlace, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
-from gradcheck_cli.export.inner import FileOps, settling, sizing, unchanged
+from gradcheck_cli.export import runs as of_runs
+from gradcheck_cli.export.inner import FileOps
 from gradcheck_cli.export.runs import AlignedRuns, Names, TapeRun, aligned, needed
 from gradcheck_cli.export.size_formulas import formula
-from gradcheck_cli.formats.onnx.write import declared_type
-from gradcheck_cli.graph import Array, Dim, FreshNames, Node, TensorType
+from gradcheck_cli.graph import Array, FreshNames, Node
 from gradcheck_cli.graph.containers import inside
 from gradcheck_cli.model import Model
 from gradcheck_cli.op import Ops
@@ -45,6 +45,9 @@ _REMAINDERS = {2: 2, 3: 2, 4: 3}  # modulus -> number of different remainders th
 _FACTORS = (1, 2, 4, 8, 16, 32)  # numbers of which a size may have to be a multiple
 _STEPS = 4  # that lead to twice the size
 _ATTEMPTS = 300
+_DIFFERENT = 3  # values of a vector of integers from which shapes at others are inferred
+_ENTRIES, _DRAWS = 8, 8  # integers of a vector for which others are tried, and how often
+_PLACES = (0, 1, 2, -1, -2)
 _MOST_EQUAL = 4  # further dimensions that are tried as equal to one
 
 
@@ -55,7 +58,7 @@ class Trials:
     `equal` maps dimensions to the dimension that they must equal, `fixed` maps others to their only size.  The sizes
     include values of `counted` inputs.  `small` are smaller sizes, which are used if the same operators run there.
     `loose` maps dimensions that are equal or 1 to the one that they broadcast with.  `by_values`: shapes follow from
-    values, which differ between runs even where no size does, those of `deciding` floats.
+    values, which differ between runs even where no size does, those of `deciding` floats and of `integers`.
     """
 
     runs: tuple[Mapping[str, int], ...]
@@ -66,6 +69,7 @@ class Trials:
     counted: tuple[Count, ...] = ()
     by_values: bool = False
     deciding: tuple[str, ...] = ()
+    integers: tuple[str, ...] = ()
 
     @property
     def strict(self) -> Trials:
@@ -97,8 +101,11 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     changing = {n for n in model.graph.free_inputs if n not in settings.extra_feed_dict} - {c.name for c in counted}
     by_values = bool(Dependence.on(changing, point.tape, model.graph).shapes)
     deciding = tuple(_deciding(model, point.tape, changing)) if by_values else ()
+    integers = (
+        tuple(of_runs.sized_by(model.graph, point.tape, settings.extra_feed_dict)) if by_values or counted else ()
+    )
     if not free and not counted:
-        return Trials((base,) * (RUNS if by_values else 1), by_values=by_values, deciding=deciding)
+        return Trials((base,) * (RUNS if by_values else 1), by_values=by_values, deciding=deciding, integers=integers)
     declared = [t.shape for t in model.graph.types.values() if t.shape is not None]
     shapes = (*declared, *(array.shape for array in model.graph.constants.values()))
     fixed = {d for shape in shapes for d in shape if isinstance(d, int)}  # sizes that open dimensions should not get
@@ -116,7 +123,7 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     moved = {d for group in groups for d in group.dims}
     near = [DimGroup(group.dims, group.sizes[: RUNS + len(groups)]) for group in groups]
     runs = tuple({**base, **each} for each in (*_assigned(groups), *_assigned(near))) if groups else (base,)
-    loose = {d for group in groups for d in group.dims[1:] if trial.broadcasts(group)}
+    loose = {d for group in groups for d in group.dims[1:] if trial.broadcasts(group, d)}
     equal = {d: group.dims[0] for group in groups for d in group.dims[1:]}
     found = tuple(count for count in counted if count.symbol in moved)
     ones = [{**runs[0], **each} for each in of_one({d: equal[d] for d in loose})]
@@ -130,6 +137,7 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
         counted=found,
         by_values=by_values,
         deciding=deciding,
+        integers=tuple(n for n in integers if n not in {count.name for count in found}),
     )
 
 
@@ -160,6 +168,41 @@ def otherwise(
     half = {n: np.arange(drawn[n].size).reshape(drawn[n].shape) % 2 == 0 for n in names}
     fed = {n: drawn[n] * (half[n] if index % 3 == 1 else np.where(half[n], _FAR, 1)) for n in names}
     return replace(settings, extra_feed_dict={**settings.extra_feed_dict, **fed})
+
+
+def with_other_integers(
+    model: Model, outputs: Sequence[str], settings: Settings, ops: Ops, names: Sequence[str], index: int
+) -> Settings:
+    """Settings that feed vectors of integers otherwise than they are drawn, where the model runs with such ones."""
+    if not names:
+        return settings
+    drawn = model.point(outputs, settings, ops, OutlinedTape).tape.values
+    for name in names:
+        made = (replace(settings, extra_feed_dict={**settings.extra_feed_dict, name: value})
+                for value in other_integers(drawn[name], index))  # fmt: skip
+        found = [*islice((each for each in made if _runs(model, outputs, each, ops)), _ENTRIES)]
+        settings = Random(index).choice(found) if found else settings
+    return settings
+
+
+def other_integers(x: Array, seed: int) -> Iterator[Array]:
+    """Integers for the place of some that decide shapes: others, in another order, or of the same product or sum."""
+    random, flat = Random(seed), x.ravel().tolist()
+    for _ in range(_DRAWS if 0 < len(flat) <= _ENTRIES else 0):
+        one, other = random.choice(range(len(flat))), random.choice(range(len(flat)))
+        factor = random.choice([f for f in range(1, abs(flat[one]) + 1) if flat[one] % f == 0] or [1])
+        ways = (
+            {one: flat[one] // factor, other: flat[other] * factor},
+            {one: random.choice(COUNTS)},
+            {one: flat[other], other: flat[one]},
+            {one: -1, other: random.choice((1, *COUNTS))},
+            {one: flat[one] - 1, other: flat[other] + 1},
+            {one: random.choice(_PLACES)},
+        )
+        for way in ways:
+            made = [way.get(i, n) for i, n in enumerate(flat)]
+            if made != flat:
+                yield np.array(made, x.dtype).reshape(x.shape)
 
 
 def at(settings: Settings, sizes: Mapping[str, int], counted: Collection[Count]) -> Settings:
@@ -200,6 +243,15 @@ class DimGroup:
     sizes: tuple[int, ...]
 
 
+def _runs(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -> bool:
+    """True if a model runs."""
+    try:
+        model.point(targets, settings, ops, OutlinedTape)
+    except GradcheckError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class _Trial:
     """Finds out at which sizes the model runs."""
@@ -221,16 +273,12 @@ class _Trial:
         return self.known[key]
 
     def _tried(self, sizes: Mapping[str, int]) -> bool:
-        try:
-            self.model.point(self.targets, at(self.settings, sizes, self.counted), self.ops, OutlinedTape)
-        except GradcheckError:
-            return False
-        return True
+        return _runs(self.model, self.targets, at(self.settings, sizes, self.counted), self.ops)
 
-    def broadcasts(self, group: DimGroup) -> bool:
-        """True if the model runs where any of the dimensions is 1, and the others are not."""
-        sizes = dict.fromkeys(group.dims, group.sizes[0])
-        return all(self.runs({**sizes, d: 1}) for d in group.dims)
+    def broadcasts(self, group: DimGroup, dim: str) -> bool:
+        """True if the model runs where a dimension is 1 and the others are not, or they are and it is not."""
+        sizes, others = dict.fromkeys(group.dims, group.sizes[0]), [d for d in group.dims if d != dim]
+        return self.runs({**sizes, dim: 1}) or self.runs({**sizes, **dict.fromkeys(others, 1)})
 
     def go(self, groups: Sequence[DimGroup]) -> bool:
         """True if the groups have enough sizes, and the model runs at all that they would be assigned."""
@@ -381,17 +429,20 @@ def traced(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any], ops: 
         if not runs:
             passing = frozenset(known.get(n, n) for n in _passing(model, tape, outputs, known_to_vary))
             given = dict(_statistics(model, tape, ahead))
-            sizes_by = {n: [] for n in sizing(model.graph, tape, outputs, known_to_vary)}
-            modes_by = {n: [] for n in settling(model.graph, tape, known_to_vary)}
+            sizes_by = {n: [] for n in of_runs.sizing(model.graph, tape, outputs, known_to_vary)}
+            modes_by = {n: [] for n in of_runs.settling(model.graph, tape, known_to_vary)}
         for name, values in (*sizes_by.items(), *modes_by.items()):
             values.append(tape.values[name])
         fed.append({n: tape.values[n] for n in _fed(tape, feeds)})
         runs.append(TapeRun.of(tape, outputs))
         names.append(known)
-    if (stuck := unchanged(sizes_by)) and len(done) > 1:
-        raise Untried(str(to_fix("shapes follow from values that were the same in all runs", stuck)))
-    if stuck := unchanged(modes_by):
-        raise Untried(str(to_fix("what an operator does follows from values that were the same in all runs", stuck)))
+    if stuck := of_runs.unchanged(sizes_by, _DIFFERENT):
+        where = of_runs.sized_first(model.graph, tape, stuck[0])
+        raise Untried(str(to_fix(f"{where}: shapes follow from values that were the same in all runs", stuck)))
+    if stuck := of_runs.unchanged(modes_by):
+        where = of_runs.settled_first(model.graph, tape, stuck[0])
+        what = "what an operator does follows from values that were the same in all runs"
+        raise Untried(str(to_fix(f"{where}: {what}", stuck)))
     found = replace(found, runs=tuple(done))
     seeds = tuple(seed.name for request in model.requests_for(outputs) for seed in request.seeds if seed.open)
     result = aligned(runs, names, FreshNames({*model.graph.tensors, *outputs, *seeds}), partial(refused, found=found))
@@ -420,6 +471,7 @@ def _tapes(
             known = Loose(frozenset(sizes[d] for d in found.loose), loose.names, loose.chance)
             try:
                 there = otherwise(model, outputs, there, ops, found.deciding, index)
+                there = with_other_integers(model, outputs, there, ops, found.integers, index)
                 tape = model.tape(outputs, there, ops, general=True, loose=known, on=OutlinedTape)
             except GradcheckError as error:
                 last = error
@@ -445,10 +497,15 @@ def refused(what: str, found: Trials) -> UnsupportedError:
     ways = [f"{fixed}, in Python load(path, dims={{{python}}})"] if dims else []
     if found.counted:
         ways.append(fed(count.name for count in found.counted))
+    if not dims and not found.counted and found.integers:
+        ways.append(fed(found.integers))
     if not ways:
         by = "differ between values" if found.by_values else "lie inside of inputs that are no tensors"
         return UnsupportedError(f"{what}, which {by}: a file cannot hold them.")
-    what = f"{what} that depends on the size of {', '.join(named)}, which a file cannot hold for every size."
+    of, each = f"the size of {', '.join(named)}", "size"
+    if not named:
+        of, each = f"values of {', '.join(map(shown, found.integers))}", "value"
+    what = f"{what} that depends on {of}, which a file cannot hold for every {each}."
     return UnsupportedError(f"{what} Fix it: {'; '.join(ways)}.")
 
 
@@ -535,50 +592,3 @@ def fed(names: Iterable[str]) -> str:
     names = list(names)
     python = ", ".join(f"{n!r}: ..." for n in names)
     return f"{' '.join(f'--feed {shown(n)}=VALUE' for n in names)}, in Python save(..., feeds={{{python}}})"
-
-
-@dataclass(frozen=True, slots=True)
-class Declarations:
-    """The declared types of a gradient file, and notes on its dimensions."""
-
-    model: Model
-    found: Traced
-
-    def type(self, name: str) -> TensorType:
-        """The type of an input or output: the model's own declaration, completed by what the runs have shown."""
-        graph, aligned = self.model.graph, self.found.aligned
-        declared = declared_type(graph, name)
-        if declared.kind != "tensor":
-            return declared
-        dtype = declared.dtype if declared.dtype is not None else aligned.dtypes.get(name)
-        dtype = self.model.known_dtype(name) if dtype is None else dtype
-        if declared.shape is None:
-            return TensorType(dtype, self._shown(name))
-        return TensorType(dtype, tuple(self._dim(name, axis, d) for axis, d in enumerate(declared.shape)))
-
-    def _dim(self, name: str, axis: int, dim: Dim) -> Dim:
-        """A declared dimension as its size if it is fixed, or as the dimension that it has to equal."""
-        if isinstance(dim, int):
-            return dim
-        trials, key = self.found.trials, symbol(name, axis, dim)
-        sizes = {**self.model.source.dims, **self.model.dims, **trials.fixed}
-        return sizes.get(key, trials.equal.get(key, dim))
-
-    def _shown(self, name: str) -> tuple[Dim, ...] | None:
-        """The shape of a tensor in the runs, with names for the open dimensions that it has."""
-        shape = self.found.aligned.shapes.get(name)
-        if shape is None:
-            return self.model.known_shape(name)
-        if name in self.found.passing:
-            return (None,) * len(shape)
-        own = self.model.source.symbols
-        by_sizes = {sizes: d for d, sizes in self.found.trials.symbols.items() if d in own}
-        return tuple(sizes[0] if len(set(sizes)) == 1 else by_sizes.get(sizes) for sizes in shape)
-
-    def notes(self) -> Iterator[str]:
-        """Sentences about dimensions that are not independent or not open."""
-        trials = self.found.trials
-        for dim, other in trials.equal.items():
-            yield f"{dim} has to equal {other}"
-        for dim, size in trials.fixed.items():
-            yield f"{dim} is {size}: the model does not run at other sizes that were tried"

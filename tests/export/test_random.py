@@ -15,6 +15,15 @@ from tests.export.open_models import open_session
 pytest.importorskip("onnxruntime")
 
 _GIVEN = "h = Constant<value = float {0.5}>() on = Constant<value = bool {1}>()"
+
+
+def _looped(nodes: str, level: str = "") -> str:
+    """The body of a loop whose state c becomes e."""
+    head = f"int64 i{level}, bool go{level}, REAL[ROWS,40] c{level}"
+    ends = f"bool more{level}, REAL[ROWS,40] e{level}"
+    return f"<body = b{level} ({head}) => ({ends}) {{ {nodes} more{level} = Identity(go{level}) }}>"
+
+
 # Each loss is a sum of squares of what is linear in x for given draws: <x, d loss / dx> is twice the loss.
 MODELS = {
     "dropout": "d = Dropout(x, h, on)",
@@ -26,13 +35,33 @@ MODELS = {
     "normal noise": "n = RandomNormalLike(x) d = Mul(x, n)",
     "uniform noise": "n = RandomUniformLike<low = -1.0>(x) d = Mul(x, n)",
     "a mask": "s = Shape(x) p = Expand(h, s) m = Bernoulli(p) d = Mul(x, m)",
-}
+    "a loop": "three = Constant<value = int64 {3}>() d = Loop(three, , x) "
+    + _looped("k = Dropout(c, h, on) e = Add(c, k)"),
+    "a while loop": "nine = Constant<value = int64 {9}>() t = Identity(on) d = Loop(nine, t, x) "
+    + _looped("k = Dropout(c, h, on) e = Add(c, k)").replace("Identity(go)", "Less(most, far)").replace(
+        "e = Add(c, k)", "e = Add(c, k) most = ReduceMax<keepdims = 0>(e) big = Constant<value = float {9}>() "
+        "far = CastLike(big, most)"),
+    "noise in a loop": "two = Constant<value = int64 {2}>() d = Loop(two, , x) "
+    + _looped("r = RandomNormalLike(c) n = Mul(c, r) e = Add(c, n)"),
+    "a loop in a loop": "two = Constant<value = int64 {2}>() d = Loop(two, , x) "
+    + _looped("e = Loop(two, , c) " + _looped("k = Dropout(c2, h, on) e2 = Add(c2, k)", "2")),
+    "a branch in a loop": "two = Constant<value = int64 {2}>() d = Loop(two, , x) "
+    + _looped("odd = Cast<to = 9>(i) e = If(odd) <then_branch = a () => (REAL[ROWS,40] u) { u = Dropout(c, h, on) }, "
+            "else_branch = b () => (REAL[ROWS,40] v) { r = RandomNormalLike(c) v = Mul(c, r) }>"),
+    "a branch": "sum = ReduceSum<keepdims = 0>(x) none = Sub(sum, sum) up = Greater(sum, none) "
+    "d = If(up) <then_branch = a () => (REAL[ROWS,40] u) { t = Add(x, x) u = Dropout(t, h, on) }, "
+    "else_branch = b () => (REAL[ROWS,40] v) { r = RandomNormalLike(x) v = Mul(x, r) }>",
+    "a scan": "last, d = Scan<num_scan_inputs = 1, scan_input_directions = [1], body = b (REAL[40] s, REAL[40] row) => "
+    "(REAL[40] e, REAL[40] o) { k = Dropout(row, h, on) e = Add(s, k) o = Identity(e) }>(start, x)",
+}  # fmt: skip
 RUNS = 3
 
 
 def saved(body: str, path: Path, batch: str, type_: str = "float") -> Any:
     """A session with the loss, its gradient and x of a file."""
-    text = f"g ({type_}[{batch}, 40] x) => ({type_} loss) {{ {_GIVEN} {body} q = Mul(d, d) "
+    start = "" if "start" not in body else f"<{type_}[40] start = {{{', '.join(['0'] * 40)}}}>"
+    body = body.replace("REAL", type_).replace("ROWS", batch)
+    text = f"g ({type_}[{batch}, 40] x) => ({type_} loss) {start} {{ {_GIVEN} {body} q = Mul(d, d) "
     model = onnx.parser.parse_model(
         f'<ir_version: 9, opset_import: ["" : 17]> {text} loss = ReduceSum<keepdims = 0>(q) }}'
     )
