@@ -361,6 +361,8 @@ def _simpler(step: PlanStep) -> Iterator[PlanStep]:
     for place, source in enumerate(step.sources):
         if source is not None:
             yield structs.replace(step, sources=(*step.sources[:place], None, *step.sources[place + 1 :]))
+    if step.flow:
+        yield structs.replace(step, flow="")
     if step.fed:
         yield structs.replace(step, fed=False)
     for axis, place in step.places.items():
@@ -417,7 +419,7 @@ def fault_of(number: int, plan: ModelPlan, found: Judgement) -> ShrunkFault:
     """The fault that a model has."""
     ways = {f"{axis.rstrip('_')}" for step in plan.steps for axis, place in step.places.items()
             if place and axis not in _SIZES}  # fmt: skip
-    size = sum(place for step in plan.steps for place in step.places.values()) + 100 * len(plan.steps)
+    size = sum(place for step in plan.steps for place in step.places.values()) + 100 * len(plan.steps) + len(ways)
     return ShrunkFault(
         tuple(used_in(plan)), found.status, found.kind, tuple(sorted(ways)), found.message, number, plan, size
     )
