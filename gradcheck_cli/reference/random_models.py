@@ -512,6 +512,7 @@ class GrowingModel:
         self.values |= {y: np.stack(each) for y, each in zip(node.output, zip(*turns, strict=True), strict=True)}
         names = self._constant(scales[0], fed=True), self._constant(scales, fed=flow == "Scan")
         self.nodes.append(in_loop(flow, node, infos, place, names, self._constant(np.array(len(SCALES)))))
+        self.values[self.nodes[-1].output[0]] = scales[0]
 
     def _older(self, operator: str, names: list[str], attrs: dict[str, Any], made: list[str]) -> onnx.NodeProto:
         """The node as the model's opset writes it: what is an operand today may have been an attribute."""

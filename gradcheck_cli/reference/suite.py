@@ -61,6 +61,7 @@ _AGREES_SINGLE = 2e-2  # where that computes in float32
 _FLAT = 4.0  # roundings of what is read: 1 - tanh(x)^2 has an absolute error where tanh saturates
 _STEPS = (1.0, 0.1)  # times the usual one: a smaller one stays on this side of a kink
 _LARGEST = 4096  # entries of a tensor
+_LONG = 600.0  # seconds of a check: load must not decide which models are cases
 _SMALL = 256  # entries of all Jacobians of a case that has them whole
 SECOND = "second order"
 
@@ -365,7 +366,7 @@ def passes(tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> tuple[
     """True if all entries of all pairs pass, none at a kink; and the inputs that have no gradient by nature."""
     settings = Settings(
         x=tuple(xs), y=tuple(ys), x_init_value={x: inputs[x] for x in xs}, forward="internal", test_data=None,
-        extra_feed_dict={n: v for n, v in inputs.items() if n not in xs}, mode="full", jobs=1, timeout=20.0,
+        extra_feed_dict={n: v for n, v in inputs.items() if n not in xs}, mode="full", jobs=1, timeout=_LONG,
     )  # fmt: skip
     try:
         records = Procedure(tested.source, settings).run("case")
@@ -377,8 +378,10 @@ def passes(tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> tuple[
     return plain and clean, set(xs) - passed
 
 
-def referenced(draft: Sample, tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> Case:
-    """The case with its reference gradients and their bounds, not confirmed yet."""
+def referenced(
+    draft: Sample, tested: Model, xs: list[str], ys: list[str], inputs: Feeds, cotangents: Feeds | None = None
+) -> Case:
+    """The case with its reference gradients and their bounds, not confirmed yet; cotangents are drawn if there are none."""
     rng = np.random.default_rng(zlib.crc32(draft.name.encode()))
     graph = draft.model.graph
     names = [o.name for o in graph.output]
@@ -390,7 +393,8 @@ def referenced(draft: Sample, tested: Model, xs: list[str], ys: list[str], input
             output.CopyFrom(onnx.helper.make_tensor_value_info(
                 output.name, output.type.tensor_type.elem_type, values[output.name].shape))  # fmt: skip
     types = {o.name: onnx.helper.tensor_dtype_to_np_dtype(o.type.tensor_type.elem_type) for o in graph.output}
-    cotangents = {y: np.asarray(rng.normal(size=values[y].shape), types[y]) for y in ys}
+    if cotangents is None:
+        cotangents = {y: np.asarray(rng.normal(size=values[y].shape), types[y]) for y in ys}
     cts = [np.asarray(cotangents[y], np.float64) for y in ys]
     found = [g for g in gradients([tested[y] for y in ys], [tested[x] for x in xs], cts) if g is not None]
     if len(found) < len(xs):
