@@ -16,11 +16,11 @@ import numpy as np
 import onnx
 import yaml
 
-from gradcheck_cli.graph import Array
-from gradcheck_cli.reference.scores import PATIENCE, START, Runner
 from gradcheck_cli.formats.onnx.read import read_proto
+from gradcheck_cli.graph import Array
 from gradcheck_cli.model import Model
 from gradcheck_cli.ops import OPS
+from gradcheck_cli.reference.scores import PATIENCE, START, Runner
 from gradcheck_cli.reference.suite import IR_VERSION, Case, Sample, floats, referenced
 
 TABLE = Path(__file__).parents[1] / "docs" / "pages" / "found" / "models.yaml"
@@ -57,7 +57,7 @@ def given(engine: str, python: str, some: list[dict[str, Any]]) -> Iterator[Arra
                 yield said.refused if said else "it ends"
                 continue
             with np.load(Path(folder, f"{number}.npz")) as made:
-                yield made[f"x/{row['by']}"] if f"x/{row['by']}" in made else "none"
+                yield made.get(f"x/{row['by']}", "none")
 
 
 def written(numbers: Any) -> str:

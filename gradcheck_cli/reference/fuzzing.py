@@ -419,6 +419,7 @@ def fault_of(number: int, plan: ModelPlan, found: Judgement) -> ShrunkFault:
     """The fault that a model has."""
     ways = {f"{axis.rstrip('_')}" for step in plan.steps for axis, place in step.places.items()
             if place and axis not in _SIZES}  # fmt: skip
+    ways |= {step.flow for step in plan.steps if step.flow}
     size = sum(place for step in plan.steps for place in step.places.values()) + 100 * len(plan.steps) + len(ways)
     return ShrunkFault(
         tuple(used_in(plan)), found.status, found.kind, tuple(sorted(ways)), found.message, number, plan, size
