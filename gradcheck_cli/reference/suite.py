@@ -333,7 +333,7 @@ def case_of(draft: Sample, confirm: Callable[[Case], tuple[str, float]]) -> Case
 
 
 def _rules(graph: onnx.GraphProto) -> dict[str, str]:
-    """How well the rule of each operator of a graph is known."""
+    """The status of the rule of each operator of a graph: "proven", "tested" ..."""
     keys = sorted({(node.domain, node.op_type) for node in nodes_in(graph)} & {*OPS})
     return {OPS[key].full_name: known(OPS[key]) for key in keys}
 
