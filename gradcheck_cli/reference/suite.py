@@ -450,7 +450,8 @@ def confirmed(case: Case) -> tuple[str, float]:
 
     It runs the model with all floats in float64; onnxruntime has some operators in float32 alone.
     """
-    gaps, wide = {}, widened(case.model)
+    gaps: dict[str, float] = {}
+    wide = widened(case.model)
     for name, opened, model in (
         ("onnx.reference", evaluator, wide), ("onnxruntime", session_of, wide), ("onnxruntime", session_of, None),
     ):  # fmt: skip
@@ -530,7 +531,7 @@ def _gap(case: Case, session: Any, wide: bool, step: float) -> tuple[float, bool
             for x, v in along.items():  # noqa: B023
                 feeds[x] = np.asarray(case.inputs[x], np.float64) + t * v
             if wide:
-                feeds = {n: np.float64(v) if v.dtype == SINGLE else v for n, v in feeds.items()}
+                feeds = {n: v.astype(np.float64) if v.dtype == SINGLE else v for n, v in feeds.items()}
             else:
                 feeds = {n: v.astype(case.inputs[n].dtype) for n, v in feeds.items()}
             made = session.run(ys, feeds)
@@ -540,7 +541,8 @@ def _gap(case: Case, session: Any, wide: bool, step: float) -> tuple[float, bool
         at(0.0)
         h = step * (1e-2 if single else 1e-3)
         far, near = ([(a - b) / (2 * s) for a, b in zip(at(s), at(-s), strict=True)] for s in (h, h / 2))
-        slopes = dict(zip(ys, ((4 * n - f) / 3 for f, n in zip(far, near, strict=True)), strict=True))
+        each: list[Array] = [(4 * n - f) / 3 for f, n in zip(far, near, strict=True)]
+        slopes = dict(zip(ys, each, strict=True))
         worst = max(worst, _apart(case, along, slopes))
     return worst, single
 
