@@ -43,7 +43,7 @@ def case_of(row: dict[str, Any], name: str = "found") -> Case:
 
 
 def _array(value: onnx.ValueInfoProto, numbers: list[float]) -> Array:
-    return np.reshape(np.float32(numbers), [d.dim_value for d in value.type.tensor_type.shape.dim])
+    return np.reshape(np.asarray(numbers, np.float32), [d.dim_value for d in value.type.tensor_type.shape.dim])
 
 
 def given(engine: str, python: str, some: list[dict[str, Any]]) -> Iterator[Array | str]:

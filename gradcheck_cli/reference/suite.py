@@ -523,7 +523,7 @@ def _gap(case: Case, session: Any, wide: bool, step: float) -> tuple[float, bool
     """Relative gap between slopes by gradients and by differences of another implementation; if that has float32."""
     rng, ys, worst, single = np.random.default_rng(1), list(case.cotangents), 0.0, not wide
     for _ in range(3):
-        along = {x: rng.normal(size=g.shape) for x, g in case.gradients.items()}
+        along: Feeds = {x: np.asarray(rng.normal(size=g.shape)) for x, g in case.gradients.items()}
 
         def at(t: float) -> list[Array]:
             nonlocal single
