@@ -181,6 +181,18 @@ def test_windows_of_a_dilated_pool_begin_in_the_pads_of_same_lower() -> None:
     assert made.tolist() == [[[2, 4]]]
 
 
+def test_an_implementation_is_asked_of_an_output_alone_and_may_not_run_the_rest() -> None:
+    """Indices of MaxUnpool are those of the shape that ONNX infers, [1, 2, 2]; onnxruntime reads them in the result's.
+
+    ONNX's reference evaluator agrees, and does not run the OneHot beside it.
+    """
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]>
+        g (float[1,2,1] x, float[2] v) => (float[1,2,3] y, float[1,1] h) <int64[1,2,1] i = {1,2}, int64[3] s = {1,2,3},
+        int64[1] d = {1}, int64[1] k = {1}> { y = MaxUnpool<kernel_shape=[2]> (x, i, s)  h = OneHot (k, d, v) }""")
+    values = {"x": np.array([[[5], [7]]], np.float32), "v": np.array([0.25, 0.5], np.float32)}
+    assert Ourselves().outcome(Sample("unpooled", "MaxUnpool", "random", model, values)).status == "right"
+
+
 def pooled(operator: str, same: str, size: int, stride: int) -> Sample:
     """A pool of two entries that are two apart."""
     model = onnx.parser.parse_model(
