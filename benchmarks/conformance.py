@@ -21,7 +21,7 @@ from gradcheck_cli.reference.scores import STATUSES, Score, Scored, cases_in, pu
 # What pip installs for an engine: adapters say what they need, these are the versions that the scores are of.
 PACKAGES: dict[str, tuple[str, ...]] = {
     "onnx-ad": ("onnx-ad==0.3.0", "onnxruntime"),
-    "onnxruntime-training": ("onnxruntime-training-cpu==1.19.2", "numpy<2", "onnx<1.17"),
+    "onnxruntime-training": ("onnxruntime-training-cpu==1.19.2", "numpy<2", "onnx<1.17", "torch"),
     "onnx2torch": ("onnx2torch==1.5.15", "torch", "torchvision"),
     "onnx2pytorch": ("onnx2pytorch==0.6.0", "torch", "torchvision"),
     "tinygrad": ("tinygrad==0.14.0", "onnx"),

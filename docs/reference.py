@@ -11,10 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import click
+import yaml
 
 import gradcheck_cli as gc
 from gradcheck_cli.cli.group import gradcheck
@@ -27,6 +29,7 @@ from gradcheck_cli.report.operators import classes
 from gradcheck_cli.settings import SETTINGS, options_at, parts
 
 Schema = Mapping[str, Any]
+FOUND = Path(__file__).parent / "pages" / "found" / "models.yaml"
 _LONG = 40  # characters of a default in a signature
 _WIDE = 88  # of a signature on one line
 _OWN_METHODS = {"Model": ("graph", "tensors", "free_dims"), "Tensor": ("shape", "dtype")}  # of others all
@@ -398,8 +401,42 @@ def _entries(body: str) -> str:
     )
 
 
+# Wrong gradients elsewhere
+
+
+def found() -> str:
+    """The models of a few nodes at which other engines give wrong gradients, each with both numbers and why."""
+    rows = yaml.safe_load(FOUND.read_text(encoding="utf-8"))
+    engines = dict.fromkeys(row["engine"] for row in rows)
+    return "\n\n".join(
+        f"## {engine}\n\n" + "\n\n".join(_found(row) for row in rows if row["engine"] == engine) for engine in engines
+    )
+
+
+def _found(row: Mapping[str, Any]) -> str:
+    model = " ".join(row["model"].split())
+    at = "; ".join(f"{name} = {_row(numbers)}" for name, numbers in row["inputs"].items())
+    cts = "; ".join(f"{name}: {_row(numbers)}" for name, numbers in row["cotangents"].items())
+    numbers = table(
+        ("inputs", "cotangents", f"d/d{row['by']} as it is given", "right"),
+        [
+            (
+                at,
+                cts,
+                "no gradient, as if it were 0" if row["gives"] == "none" else _row(row["gives"]),
+                _row(row["right"]),
+            )
+        ],
+    )
+    return f"### {row['case']}\n\n```text\n<opset {row['opset']}> {model}\n```\n\n{numbers}\n\n{text(row['why'])}"
+
+
+def _row(numbers: Iterable[float]) -> str:
+    return text(f"[{', '.join(f'{n:.6g}' for n in numbers)}]")
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "api": api, "codes": codes, "commands": commands_listed, "coverage": coverage, "explain ops": topic_ops,
-    "formats": formats, "keys": keys, "keywords": keywords, "kinds of operators": kinds_of_operators,
+    "formats": formats, "found": found, "keys": keys, "keywords": keywords, "kinds of operators": kinds_of_operators,
     "operators": operators, "options": options, "record": record, "run": run_record, "spec": spec_keys,
 }  # fmt: skip

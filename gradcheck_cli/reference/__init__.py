@@ -124,6 +124,13 @@ def claim(op: Op) -> str:
     return f"proven by exact {methods(lattices)} over {'; '.join(map(str, lattices))}"
 
 
+def known(op: Op) -> Status:
+    """The status that `claim` claims."""
+    if op.vjp is None:
+        return "by parts" if op.composed else "no rule"
+    return "by nature" if op.vjp is zero else "proven" if op.full_name in LATTICES else "tested"
+
+
 def nature(op: Op) -> str:
     """The reason why an operator whose rule is `zero` has no derivative."""
     return BY_NATURE[op.cut({}, 0, 0)]
@@ -287,7 +294,7 @@ def _of_parts(op: Op) -> Proof:
 def _is_known(name: str) -> bool:
     domain, _, own = name.rpartition(".")
     op = OPS.get((domain, own))
-    return op is not None and (op.vjp is zero or op.full_name in LATTICES or (op.vjp is None and op.composed))
+    return op is not None and known(op) in ("proven", "by nature", "by parts")
 
 
 def parts_of(op: Op) -> tuple[str, ...]:

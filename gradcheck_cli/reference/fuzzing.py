@@ -38,7 +38,17 @@ from gradcheck_cli.ops import OPS
 from gradcheck_cli.reference.engines import session_of
 from gradcheck_cli.reference.random_models import OPSETS, ModelPlan, PlanStep, Unbuildable, built, case, use_of, used_in
 from gradcheck_cli.reference.scores import START, Runner, forward_differs, judged
-from gradcheck_cli.reference.suite import Case, Dropped, Feeds, Sample, confirmed, floats, passes, referenced
+from gradcheck_cli.reference.suite import (
+    Case,
+    Dropped,
+    Feeds,
+    Sample,
+    confirmed,
+    floats,
+    nodes_in,
+    passes,
+    referenced,
+)
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
 
@@ -183,13 +193,32 @@ def _forward(tested: Model, sample: Sample) -> str:
     wanted = _elsewhere(session_of, padded, names)
     if not forward_differs(wanted, given, share):
         return ""
-    other = _elsewhere(ReferenceEvaluator, padded, names)
     for n, value in wanted.items():
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             continue  # in other implementations variances get below 0 by roundings
-        if forward_differs({n: value}, given, share) and not forward_differs({n: value}, {n: value, **other}, share):
+        if not forward_differs({n: value}, given, share):
+            continue
+        other = _elsewhere(ReferenceEvaluator, structs.replace(padded, model=_up_to(padded.model, n)), [n])
+        if not forward_differs({n: value}, {n: value, **other}, share):
             return f"output {n!r} differs: {_entries(given[n])} instead of {_entries(value)}"
     return ""
+
+
+def _up_to(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
+    """The model without nodes that an output does not need: an implementation may not run those."""
+    made, needed = onnx.ModelProto(), {output}
+    made.CopyFrom(model)
+    kept = []
+    for node in reversed(model.graph.node):
+        if needed & {*node.output}:
+            kept.append(node)
+            needed |= {name for each in nodes_in(onnx.GraphProto(node=[node])) for name in each.input}
+    del made.graph.node[:]
+    made.graph.node.extend(reversed(kept))
+    outputs = [value for value in model.graph.output if value.name == output]
+    del made.graph.output[:]
+    made.graph.output.extend(outputs)
+    return made
 
 
 def _elsewhere(opened: Callable[[Any], Any], sample: Sample, names: list[str]) -> Feeds:
@@ -361,6 +390,8 @@ def _simpler(step: PlanStep) -> Iterator[PlanStep]:
     for place, source in enumerate(step.sources):
         if source is not None:
             yield structs.replace(step, sources=(*step.sources[:place], None, *step.sources[place + 1 :]))
+    if step.flow:
+        yield structs.replace(step, flow="")
     if step.fed:
         yield structs.replace(step, fed=False)
     for axis, place in step.places.items():
@@ -417,7 +448,8 @@ def fault_of(number: int, plan: ModelPlan, found: Judgement) -> ShrunkFault:
     """The fault that a model has."""
     ways = {f"{axis.rstrip('_')}" for step in plan.steps for axis, place in step.places.items()
             if place and axis not in _SIZES}  # fmt: skip
-    size = sum(place for step in plan.steps for place in step.places.values()) + 100 * len(plan.steps)
+    ways |= {step.flow for step in plan.steps if step.flow}
+    size = sum(place for step in plan.steps for place in step.places.values()) + 100 * len(plan.steps) + len(ways)
     return ShrunkFault(
         tuple(used_in(plan)), found.status, found.kind, tuple(sorted(ways)), found.message, number, plan, size
     )

@@ -27,7 +27,7 @@ from gradcheck_cli.op import Interval
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.reference.exact import Floats, Input, Lattice, Shape, Use, Values
 from gradcheck_cli.reference.lattices import LATTICES, POOL, REDUCED, SIZES, ints, pool, reduction, unary
-from gradcheck_cli.reference.suite import Sample
+from gradcheck_cli.reference.suite import Sample, in_branch, in_loop, nodes_in
 
 OPSETS = (7, 9, 11, 13, 15, 17, 18, 21)  # a model takes the lowest from a drawn one on that has its operators
 USUAL_OPSETS = (17, 18, 18)  # drawn more often: other engines know less of old ones, and of float64
@@ -43,6 +43,10 @@ ONES = (1, 1, 1)  # strides that are not given
 USUAL_RANGE = Interval(-1.0, 1.0)
 READS = 0.85, 0.3  # odds that the first operand, and each other one, is a tensor from before
 KEPT = 0.15  # share of entries of value 0 among those drawn, in the models that have some
+FLOWS = ("If", "Loop", "Scan")  # control flow that a step may be inside of
+INSIDE = 0.08  # share of steps that are
+FLOW_OPSET = 11  # before it the standard has Scan with a batch, and other rules of what is seen in a branch
+SCALES = (0.75, 0.5)  # of the first float operand in a loop: what it carries at first, times one in each turn
 
 
 class Unbuildable(Exception):
@@ -56,6 +60,7 @@ class PlanStep(Struct, frozen=True):
              new input of the model.
     dropped  attributes that are left out, so that they have their defaults.
     fed      operands of constants are inputs of the model.
+    flow     the control flow that the node is inside of: a branch, or the body of a loop.
     seed     of the numbers of its inputs, which so stay as they are when other steps are taken away.
     """
 
@@ -66,6 +71,7 @@ class PlanStep(Struct, frozen=True):
     dropped: tuple[str, ...] = ()
     fed: bool = False
     seed: int = 0
+    flow: str = ""
 
 
 class ModelPlan(Struct, frozen=True):
@@ -297,7 +303,8 @@ def _fitting(
         if attempt == FITS - 1 or not shapes or any(shape == wanted for _, shape in shapes):
             break
     sources = tuple(_source(rng, x.shape, shapes, READS[i > 0]) for i, (_, x) in enumerate(use.floats))
-    return structs.replace(step, sources=sources), use
+    flow = rng.choice(FLOWS) if use.floats and rng.random() < INSIDE else ""
+    return structs.replace(step, sources=sources, flow=flow), use
 
 
 def _source(rng: random.Random, wanted: Shape, shapes: Sequence[Any], odds: float) -> tuple[int, int] | None:
@@ -428,7 +435,10 @@ class GrowingModel:
                 given += 1
             else:
                 names.append("" if x is None else self._constant(x, step.fed))
-        for slot, name in enumerate(self._node(step.operator, names, use.attrs, use.count)):
+        made = self._node(step.operator, names, use.attrs, use.count)
+        if step.flow:
+            self._put_inside(step.flow, use, [self.values[n] if n else None for n in names])
+        for slot, name in enumerate(made):
             self.tensors[(number, slot)] = name
 
     def _operand(self, step: PlanStep, place: int, shape: Shape, source: Any, count: int) -> str:
@@ -483,6 +493,27 @@ class GrowingModel:
         self.nodes.append(self._older(operator, list(names), dict(attrs), made))
         return made
 
+    def _put_inside(self, flow: str, use: Use, operands: list[Any]) -> None:
+        """Puts the last node, a use of these operands, inside of control flow; its results keep their names."""
+        node, place = self.nodes.pop(), use.floats[0][0]
+        infos, scales = [_info(y, self.values[y]) for y in node.output], np.asarray(SCALES, self.plan.dtype)
+        if self.opset < FLOW_OPSET or any(self.values[y].dtype.kind != "f" for y in node.output):
+            raise Unbuildable("no control flow")
+        if flow == "If":
+            self.nodes.append(in_branch(node, infos, self._constant(np.array(True), fed=True)))
+            return
+        moved, turns = operands[place], []
+        for scale in np.cumprod([SCALES[0], *SCALES[:-1]]):
+            operands[place] = np.asarray(moved * scale, self.plan.dtype)
+            turns.append(_run(node.op_type, Use(tuple(operands), use.attrs, use.count)))
+        alike = len({tuple(y.shape for y in turn) for turn in turns}) == 1
+        if not alike or not all(np.isfinite(y).all() for turn in turns for y in turn):
+            raise Unbuildable("a shape that follows from values, or a value that is not finite")
+        self.values |= {y: np.stack(each) for y, each in zip(node.output, zip(*turns, strict=True), strict=True)}
+        names = self._constant(scales[0], fed=True), self._constant(scales, fed=flow == "Scan")
+        self.nodes.append(in_loop(flow, node, infos, place, names, self._constant(np.array(len(SCALES)))))
+        self.values[self.nodes[-1].output[0]] = scales[0]
+
     def _older(self, operator: str, names: list[str], attrs: dict[str, Any], made: list[str]) -> onnx.NodeProto:
         """The node as the model's opset writes it: what is an operand today may have been an attribute."""
         newest = defs.get_schema(operator)
@@ -509,7 +540,7 @@ class GrowingModel:
 
     def model(self) -> onnx.ModelProto:
         """The model; its outputs are the tensors that no node reads."""
-        used = {name for node in self.nodes for name in node.input}
+        used = {name for node in nodes_in(onnx.GraphProto(node=self.nodes)) for name in node.input}
         constants = {n: v for n, v in self.constants.items() if n in used}
         last = set(self.nodes[-1].output) if self.nodes else set()
         outputs = [n for node in self.nodes for n in node.output if n not in used or n in last]

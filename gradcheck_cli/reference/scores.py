@@ -39,7 +39,7 @@ STATUSES: Mapping[Status, str] = {
 FAULTS: tuple[Status, ...] = ("wrong", "forward", "crashed")
 SCHEMA = "gradcheck.conformance/1"
 PATIENCE = 60.0  # seconds that an engine may take for a case
-START = 60.0  # and to be imported
+START = 300.0  # and to be imported
 _REAL = "biuf"  # kinds of dtypes
 
 

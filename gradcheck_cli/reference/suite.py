@@ -2,7 +2,10 @@
 
 A case is a folder in the layout of ONNX's backend tests: `model.onnx` and `test_data_set_0/` with `input_i.pb` and
 `output_j.pb`; beside them `cotangent_j.pb`, and `gradient_i.pb` with sum over y of <cotangent of y, d y / d input i>.
-`case.json` holds what is known of it: bounds within which a gradient is right, and the oracle that confirmed it.
+Small cases have whole Jacobians besides, `jacobian_j_i.pb` of shape (*y.shape, *x.shape).  `case.json` holds what is
+known: bounds within which a gradient is right, the oracle that confirmed it, and the operators whose rules are proven.
+
+A case of second order is a model that computes the gradients of another: its own gradient is a second derivative.
 
 References are computed in float64.  A model at a tie or kink, or of which any entry stays open, makes no case, and
 neither does one that no independent implementation confirms.
@@ -14,12 +17,14 @@ import contextlib
 import io
 import json
 import random
+import tempfile
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import product
+from math import erf
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -30,15 +35,18 @@ import yaml
 from msgspec import Struct, structs
 from onnx import TensorProto, defs, numpy_helper
 
-from gradcheck_cli.api import run
+from gradcheck_cli.api import run, save
 from gradcheck_cli.api.gradients import gradients
 from gradcheck_cli.checks.procedure import Procedure
+from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.export.inner import draws
 from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.graph import Array
+from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.model import Model
 from gradcheck_cli.ops import OPS
+from gradcheck_cli.reference import known
 from gradcheck_cli.reference.engines import session_of
 from gradcheck_cli.settings import Settings
 
@@ -53,14 +61,19 @@ _AGREES_SINGLE = 2e-2  # where that computes in float32
 _FLAT = 4.0  # roundings of what is read: 1 - tanh(x)^2 has an absolute error where tanh saturates
 _STEPS = (1.0, 0.1)  # times the usual one: a smaller one stays on this side of a kink
 _LARGEST = 4096  # entries of a tensor
+_LONG = 600.0  # seconds of a check: load must not decide which models are cases
+_SMALL = 256  # entries of all Jacobians of a case that has them whole
+SECOND = "second order"
 
 
 class Case(Struct, frozen=True):
     """A model with inputs, and what is known of its gradient there.
 
-    kind     where the model is from: "onnx" (its backend tests), "attributes", "network", "second order"
-    oracle   the implementation whose differences confirmed the gradients, and by how much they differed
-    bounds   input -> the absolute error within which an entry of its gradient is right
+    kind       where the model is from: "onnx" (its backend tests), "attributes", "network", "second order"
+    oracle     the implementation whose differences confirmed the gradients, and by how much they differed
+    bounds     input -> the absolute error within which an entry of its gradient is right
+    jacobians  (output, input) -> the whole Jacobian of a small case, (*y.shape, *x.shape)
+    rules      operator -> how well its rule is known: "proven", "by parts", "by nature" or "tested"
     """
 
     name: str
@@ -75,6 +88,8 @@ class Case(Struct, frozen=True):
     bounds: Mapping[str, float]
     oracle: str = ""
     gap: float = 0.0
+    jacobians: Mapping[tuple[str, str], Array] = {}
+    rules: Mapping[str, str] = {}
 
     def write(self, root: Path) -> Path:
         """The folder of the case."""
@@ -89,14 +104,19 @@ class Case(Struct, frozen=True):
         ):  # fmt: skip
             for index, name in enumerate(names):
                 if name in arrays:
-                    tensor = numpy_helper.from_array(np.asarray(arrays[name]), name)
-                    (data / f"{kind}_{index}.pb").write_bytes(tensor.SerializeToString(deterministic=True))
+                    _tensor(data / f"{kind}_{index}.pb", name, arrays[name])
+        for (y, x), jacobian in self.jacobians.items():
+            _tensor(data / f"jacobian_{outs.index(y)}_{ins.index(x)}.pb", f"d {y} / d {x}", jacobian)
         said = {
             "schema": "gradcheck.case/1", "operator": self.operator, "opset": self.opset, "kind": self.kind,
-            "bounds": dict(self.bounds), "oracle": {"by": self.oracle, "gap": self.gap},
+            "bounds": dict(self.bounds), "oracle": {"by": self.oracle, "gap": self.gap}, "rules": dict(self.rules),
         }  # fmt: skip
         (folder / "case.json").write_text(json.dumps(said, indent=1) + "\n")
         return folder
+
+
+def _tensor(path: Path, name: str, value: Array) -> None:
+    path.write_bytes(numpy_helper.from_array(np.asarray(value), name).SerializeToString(deterministic=True))
 
 
 class Sample(Struct, frozen=True):
@@ -121,8 +141,12 @@ def rows() -> tuple[tuple[str, dict[str, Any]], ...]:
 
 
 def operators() -> list[str]:
-    """The operators and networks of the table."""
-    return sorted({name for _, row in rows() for name in row["operators"]})
+    """The operators and networks of the table, and those whose second derivatives are taken."""
+    return sorted({_subject(kind, name) for kind, row in rows() for name in row["operators"]})
+
+
+def _subject(kind: str, operator: str) -> str:
+    return f"{operator}, {SECOND}" if kind == SECOND else operator
 
 
 def drafts() -> Iterator[Sample]:
@@ -130,12 +154,14 @@ def drafts() -> Iterator[Sample]:
     counts: dict[str, int] = {}
     for kind, row in rows():
         for operator, *values in product(row["operators"], *row.get("choices", {}).values()):
-            stem = f"{operator.replace(' ', '_').lower()}_{row['opset']}"
+            subject = _subject(kind, operator)
+            stem = f"{subject.replace(',', '').replace(' ', '_').lower()}_{row['opset']}"
             number = counts[stem] = counts.get(stem, -1) + 1
             chosen = {"op": operator, **dict(zip(row.get("choices", ()), values, strict=True))}
             inputs, nodes = (Template(row[part]).substitute(chosen) for part in ("inputs", "nodes"))
             if (model := _model(row["opset"], inputs, nodes)) is not None:
-                yield Sample(f"{stem}_{number:03d}", operator, kind, model, {})
+                made = differentiated(model) if kind == SECOND else model
+                yield Sample(f"{stem}_{number:03d}", subject, kind, made, {})
 
 
 def _model(opset: int, inputs: str, nodes: str) -> onnx.ModelProto | None:
@@ -153,6 +179,72 @@ def _model(opset: int, inputs: str, nodes: str) -> onnx.ModelProto | None:
         if not value.type.tensor_type.elem_type:  # ONNX does not infer it of every operator
             value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     return inferred
+
+
+def differentiated(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model of the gradients of the sum of a model's outputs by all of its float inputs, in their order."""
+    tested = Model(read_proto(model, "first"), OPS, {})
+    ys, xs = ([tested[name] for name in floats(values)] for values in (model.graph.output, model.graph.input))
+    found = [g for g in gradients(ys, xs) if g is not None]
+    with tempfile.TemporaryDirectory() as folder:
+        save(tested, Path(folder) / "second.onnx", found)
+        made = onnx.load(Path(folder) / "second.onnx")
+    settle(made)
+    return made
+
+
+def in_branch(node: onnx.NodeProto, infos: Sequence[onnx.ValueInfoProto], condition: str) -> onnx.NodeProto:
+    """An If with the results of a node, described by `infos`: the node in one branch, minus what it gives in the other."""
+    branches = {}
+    for word in ("then", "else"):
+        outputs = [onnx.ValueInfoProto() for _ in infos]
+        for output, info in zip(outputs, infos, strict=True):
+            output.CopyFrom(info)
+            output.name = f"{word}_{info.name}"
+        own = onnx.NodeProto()
+        own.CopyFrom(node)
+        own.output[:] = [f"{word}_plus_{y}" for y in node.output]
+        sign = "Identity" if word == "then" else "Neg"
+        signs = [onnx.helper.make_node(sign, [f"{word}_plus_{y}"], [f"{word}_{y}"]) for y in node.output]
+        branches[f"{word}_branch"] = onnx.helper.make_graph([own, *signs], word, [], outputs)
+    return onnx.helper.make_node("If", [condition], list(node.output), **branches)
+
+
+def in_loop(
+    flow: str,
+    node: onnx.NodeProto,
+    infos: Sequence[onnx.ValueInfoProto],
+    place: int,
+    scales: tuple[str, str],
+    turns: str,
+) -> onnx.NodeProto:
+    """A Loop or Scan with the stacked results of a node, described by `infos`, whose operand at `place` is scaled.
+
+    The scale is carried, from `scales[0]` on; each turn multiplies it by an entry of `scales[1]`, which a Scan reads, and
+    a Loop has of the number of the turn.
+    """
+    name, dtype = f"of_{node.output[0]}", infos[0].type.tensor_type.elem_type
+    info, make, own = onnx.helper.make_tensor_value_info, onnx.helper.make_node, onnx.NodeProto()
+    own.CopyFrom(node)
+    own.input[place], own.output[:] = f"scaled_{name}", [f"turn_{y}" for y in node.output]
+    nodes = [
+        make("Mul", [node.input[place], f"scale_{name}"], [f"scaled_{name}"]), own,
+        make("Mul", [f"scale_{name}", f"entry_{name}"], [f"next_{name}"]),
+    ]  # fmt: skip
+    ends, carried = [info(f"next_{name}", dtype, ())], info(f"scale_{name}", dtype, ())
+    for each in infos:
+        ends.append(onnx.ValueInfoProto())
+        ends[-1].CopyFrom(each)
+        ends[-1].name = f"turn_{each.name}"
+    made = [f"last_{name}", *node.output]
+    if flow == "Scan":
+        body = onnx.helper.make_graph(nodes, flow, [carried, info(f"entry_{name}", dtype, ())], ends)
+        return make(flow, list(scales), made, body=body, num_scan_inputs=1)
+    nodes.insert(0, make("Gather", [scales[1], f"turn_{name}"], [f"entry_{name}"]))
+    nodes.append(make("Identity", [f"on_{name}"], [f"go_{name}"]))
+    starts = [info(f"turn_{name}", TensorProto.INT64, ()), info(f"on_{name}", TensorProto.BOOL, ()), carried]
+    body = onnx.helper.make_graph(nodes, flow, starts, [info(f"go_{name}", TensorProto.BOOL, ()), *ends])
+    return make(flow, [turns, "", scales[0]], made, body=body)
 
 
 def onnx_drafts() -> Iterator[Sample]:
@@ -187,7 +279,7 @@ def onnx_drafts() -> Iterator[Sample]:
 def settle(model: onnx.ModelProto) -> None:
     """Gives a model the lowest opset at which its operators mean what they mean at its own."""
     for entry in model.opset_import:
-        versions = [since(node, entry.version) for node in _nodes(model.graph) if node.domain == entry.domain]
+        versions = [since(node, entry.version) for node in nodes_in(model.graph) if node.domain == entry.domain]
         entry.version = max([*versions, 7 if not entry.domain else 1])
     model.ir_version = min(model.ir_version, IR_VERSION)
 
@@ -200,12 +292,13 @@ def since(node: onnx.NodeProto, version: int) -> int:
         return version
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def nodes_in(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of those inside of it."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                yield from _nodes(inner)
+                yield from nodes_in(inner)
 
 
 def floats(values: Any) -> list[str]:
@@ -236,7 +329,13 @@ def case_of(draft: Sample, confirm: Callable[[Case], tuple[str, float]]) -> Case
         raise Dropped("no gradient by nature")
     case = referenced(draft, tested, xs, ys, inputs)
     oracle, gap = confirm(case)
-    return structs.replace(case, oracle=oracle, gap=gap)
+    return structs.replace(case, oracle=oracle, gap=gap, rules=_rules(draft.model.graph))
+
+
+def _rules(graph: onnx.GraphProto) -> dict[str, str]:
+    """The status of the rule of each operator of a graph: "proven", "tested" ..."""
+    keys = sorted({(node.domain, node.op_type) for node in nodes_in(graph)} & {*OPS})
+    return {OPS[key].full_name: known(OPS[key]) for key in keys}
 
 
 def _inputs(tested: Model, draft: Sample, xs: list[str], ys: list[str]) -> Iterator[Feeds]:
@@ -267,7 +366,7 @@ def passes(tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> tuple[
     """True if all entries of all pairs pass, none at a kink; and the inputs that have no gradient by nature."""
     settings = Settings(
         x=tuple(xs), y=tuple(ys), x_init_value={x: inputs[x] for x in xs}, forward="internal", test_data=None,
-        extra_feed_dict={n: v for n, v in inputs.items() if n not in xs}, mode="full", jobs=1, timeout=20.0,
+        extra_feed_dict={n: v for n, v in inputs.items() if n not in xs}, mode="full", jobs=1, timeout=_LONG,
     )  # fmt: skip
     try:
         records = Procedure(tested.source, settings).run("case")
@@ -279,8 +378,10 @@ def passes(tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> tuple[
     return plain and clean, set(xs) - passed
 
 
-def referenced(draft: Sample, tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> Case:
-    """The case with its reference gradients and their bounds, not confirmed yet."""
+def referenced(
+    draft: Sample, tested: Model, xs: list[str], ys: list[str], inputs: Feeds, cotangents: Feeds | None = None
+) -> Case:
+    """The case with its reference gradients and their bounds, not confirmed yet; cotangents are drawn if there are none."""
     rng = np.random.default_rng(zlib.crc32(draft.name.encode()))
     graph = draft.model.graph
     names = [o.name for o in graph.output]
@@ -292,7 +393,8 @@ def referenced(draft: Sample, tested: Model, xs: list[str], ys: list[str], input
             output.CopyFrom(onnx.helper.make_tensor_value_info(
                 output.name, output.type.tensor_type.elem_type, values[output.name].shape))  # fmt: skip
     types = {o.name: onnx.helper.tensor_dtype_to_np_dtype(o.type.tensor_type.elem_type) for o in graph.output}
-    cotangents = {y: np.asarray(rng.normal(size=values[y].shape), types[y]) for y in ys}
+    if cotangents is None:
+        cotangents = {y: np.asarray(rng.normal(size=values[y].shape), types[y]) for y in ys}
     cts = [np.asarray(cotangents[y], np.float64) for y in ys]
     found = [g for g in gradients([tested[y] for y in ys], [tested[x] for x in xs], cts) if g is not None]
     if len(found) < len(xs):
@@ -304,7 +406,20 @@ def referenced(draft: Sample, tested: Model, xs: list[str], ys: list[str], input
     outputs = {n: np.asarray(v, types[n]) for n, v in values.items()}
     opset = max((e.version for e in draft.model.opset_import if not e.domain), default=0)
     return Case(draft.name, draft.operator, opset, draft.kind, draft.model, inputs, outputs, cotangents,
-                dict(zip(xs, at, strict=True)), bounds)  # fmt: skip
+                dict(zip(xs, at, strict=True)), bounds, jacobians=_jacobians(tested, xs, ys, inputs))  # fmt: skip
+
+
+def _jacobians(tested: Model, xs: list[str], ys: list[str], inputs: Feeds) -> dict[tuple[str, str], Array]:
+    """The whole Jacobians in float64; none where they have many entries."""
+    tape = tested.tape([*ys, *xs], Settings(extra_feed_dict=inputs))
+    held = {name: tape.named[name] for name in (*xs, *ys)}
+    if not 0 < sum(held[x].size for x in xs) * sum(held[y].size for y in ys) <= _SMALL:
+        return {}
+    names, found = [held[x].name for x in xs], {}
+    for y in ys:
+        for x, rows in zip(xs, Backward(tape, held[y].name, names).jacobians(Budget(jobs=1)), strict=True):
+            found[y, x] = rows.T.reshape((*held[y].shape, *held[x].shape))
+    return found
 
 
 def _bounds(
@@ -331,47 +446,115 @@ def _short(found: Any, inputs: Feeds) -> list[Array]:
 
 
 def confirmed(case: Case) -> tuple[str, float]:
-    """The first independent implementation whose differences agree with the gradients, and by how much they differ."""
-    from onnx.reference import ReferenceEvaluator
+    """The first independent implementation whose differences agree with the gradients, and by how much they differed.
 
-    gaps = {}
-    for name, opened, wide in (("onnx.reference", ReferenceEvaluator, True), ("onnxruntime", session_of, False)):
+    It runs the model with all floats in float64; onnxruntime has some operators in float32 alone.
+    """
+    gaps: dict[str, float] = {}
+    wide = widened(case.model)
+    for name, opened, model in (
+        ("onnx.reference", evaluator, wide), ("onnxruntime", session_of, wide), ("onnxruntime", session_of, None),
+    ):  # fmt: skip
+        if model is None and gaps:  # what contradicts in float64 is not outvoted in float32
+            break
         # an implementation that does not run the model is no oracle
         with contextlib.suppress(Exception), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            session = opened(case.model)
+            session = opened(case.model if model is None else model)
             for step in _STEPS:
-                gap, single = _gap(case, session, wide, step)
+                gap, single = _gap(case, session, model is not None, step)
                 if gap <= (_AGREES_SINGLE if single else _AGREES):
                     return f"differences of {name}" + (" in float32" if single else ""), gap
-                gaps[name] = gap
-        if name in gaps and not single:  # what contradicts in float64 is not outvoted in float32
-            break
+                if not single:
+                    gaps[name] = gap
     raise Dropped(f"no oracle: {gaps}" if gaps else "no implementation runs it")
+
+
+def evaluator(model: onnx.ModelProto) -> Any:
+    """ONNX's reference evaluator, with an Erf that keeps float64: its own rounds to float32."""
+    from onnx.reference import ReferenceEvaluator
+    from onnx.reference.op_run import OpRun
+
+    class Erf(OpRun):  # type: ignore[misc,unused-ignore]
+        def _run(self, x: Array) -> tuple[Array]:
+            return (np.vectorize(erf, otypes=[np.float64])(x).astype(x.dtype),)
+
+    return ReferenceEvaluator(model, new_ops=[Erf])
+
+
+def widened(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with float64 wherever it has float32."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    _widen(made.graph)
+    return made
+
+
+def _widen(graph: onnx.GraphProto) -> None:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    for node in graph.node:
+        for attribute in node.attribute:
+            _widen_attribute(node.op_type, attribute)
+
+
+def _widen_attribute(operator: str, attribute: onnx.AttributeProto) -> None:
+    """Widens the tensors and graphs of an attribute, a constant that is a number, and a dtype."""
+    if attribute.HasField("t"):
+        _widen_tensor(attribute.t)
+    for inner in (attribute.g, *attribute.graphs):
+        _widen(inner)
+    if attribute.name in ("to", "dtype", "stash_type") and attribute.i == TensorProto.FLOAT:
+        attribute.i = TensorProto.DOUBLE
+    if operator == "Constant" and attribute.name in ("value_float", "value_floats"):
+        value = onnx.helper.get_attribute_value(attribute)
+        attribute.CopyFrom(onnx.helper.make_attribute("value", numpy_helper.from_array(np.asarray(value, np.float64))))
+
+
+def _widen_tensor(tensor: onnx.TensorProto) -> None:
+    if tensor.data_type == TensorProto.FLOAT:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
 
 
 def _gap(case: Case, session: Any, wide: bool, step: float) -> tuple[float, bool]:
     """Relative gap between slopes by gradients and by differences of another implementation; if that has float32."""
     rng, ys, worst, single = np.random.default_rng(1), list(case.cotangents), 0.0, not wide
     for _ in range(3):
-        along = {x: rng.normal(size=g.shape) for x, g in case.gradients.items()}
+        along: Feeds = {x: np.asarray(rng.normal(size=g.shape)) for x, g in case.gradients.items()}
 
-        def total(t: float) -> float:
+        def at(t: float) -> list[Array]:
             nonlocal single
             feeds = dict(case.inputs)
             for x, v in along.items():  # noqa: B023
-                moved = np.asarray(case.inputs[x], np.float64) + t * v
-                feeds[x] = moved if wide else moved.astype(case.inputs[x].dtype)
+                feeds[x] = np.asarray(case.inputs[x], np.float64) + t * v
+            if wide:
+                feeds = {n: v.astype(np.float64) if v.dtype == SINGLE else v for n, v in feeds.items()}
+            else:
+                feeds = {n: v.astype(case.inputs[n].dtype) for n, v in feeds.items()}
             made = session.run(ys, feeds)
             single |= any(np.asarray(m).dtype != np.float64 for m in made)
-            terms = zip(made, case.cotangents.values(), strict=True)
-            return float(sum(np.sum(np.asarray(m, np.float64) * ct) for m, ct in terms))
+            return [np.asarray(m, np.float64) for m in made]
 
-        total(0.0)
+        at(0.0)
         h = step * (1e-2 if single else 1e-3)
-        central = [(total(s) - total(-s)) / (2 * s) for s in (h, h / 2)]
-        slope = (4 * central[1] - central[0]) / 3
-        parts = [np.sum(g * along[x]) for x, g in case.gradients.items()]
-        size = max(float(np.sqrt(sum(np.sum((g * along[x]) ** 2) for x, g in case.gradients.items()))), 1e-6)
-        worst = max(worst, abs(float(sum(parts)) - slope) / size)
+        far, near = ([(a - b) / (2 * s) for a, b in zip(at(s), at(-s), strict=True)] for s in (h, h / 2))
+        each: list[Array] = [(4 * n - f) / 3 for f, n in zip(far, near, strict=True)]
+        slopes = dict(zip(ys, each, strict=True))
+        worst = max(worst, _apart(case, along, slopes))
     return worst, single
+
+
+def _apart(case: Case, along: Feeds, slopes: Feeds) -> float:
+    """The relative gap between slopes of the outputs along a direction and those by gradients and whole Jacobians."""
+    slope = float(sum(np.sum(slopes[y] * ct) for y, ct in case.cotangents.items()))
+    parts = [g * along[x] for x, g in case.gradients.items()]
+    size = max(float(np.sqrt(sum(np.sum(part**2) for part in parts))), 1e-6)
+    worst = abs(float(sum(np.sum(part) for part in parts)) - slope) / size
+    for y in sorted({y for y, _ in case.jacobians}):
+        each = [np.tensordot(case.jacobians[y, x], v, v.ndim) for x, v in along.items()]
+        size = max(*(float(np.max(np.abs(part), initial=0.0)) for part in each), 1e-6)
+        worst = max(worst, float(np.max(np.abs(np.sum(each, 0) - slopes[y]), initial=0.0)) / size)
+    return worst

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from msgspec import structs
 from onnx import numpy_helper
 
 from gradcheck_cli.errors import UsageError
@@ -143,6 +144,54 @@ def test_a_case_has_the_layout_of_onnxs_backend_tests(cases: Path) -> None:
         assert read.shape == gradient.shape == tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
     known = json.loads((folder / "case.json").read_text())
     assert known["oracle"]["by"].startswith("differences of onnx")
+
+
+def test_small_cases_have_whole_jacobians_whose_products_with_cotangents_are_the_gradients(cases: Path) -> None:
+    counted = 0
+    for folder in cases_in(cases):
+        graph, data = onnx.load(folder / "model.onnx").graph, folder / "test_data_set_0"
+        for i, x in enumerate(graph.input):
+            parts = [(j, data / f"jacobian_{j}_{i}.pb") for j in range(len(graph.output))]
+            if not parts[0][1].exists():
+                continue
+            jacobians = [numpy_helper.to_array(onnx.load_tensor(path)) for _, path in parts]
+            cts = [numpy_helper.to_array(onnx.load_tensor(data / f"cotangent_{j}.pb")) for j, _ in parts]
+            pulled = sum(np.tensordot(ct, jacobian, ct.ndim) for ct, jacobian in zip(cts, jacobians, strict=True))
+            given = numpy_helper.to_array(onnx.load_tensor(data / f"gradient_{i}.pb"))
+            assert jacobians[0].shape[cts[0].ndim :] == given.shape, x.name
+            np.testing.assert_allclose(pulled, given, rtol=1e-11, atol=1e-12 * np.abs(given).max(initial=1.0))
+            counted += 1
+    assert counted > 10
+
+
+def test_a_jacobian_that_is_wrong_where_no_cotangent_sees_it_is_not_confirmed() -> None:
+    case = case_of(next(d for d in drafts() if d.operator == "Det"), confirmed)
+    wrong = structs.replace(case, jacobians={key: 1.001 * jacobian for key, jacobian in case.jacobians.items()})
+    assert case.jacobians
+    with pytest.raises(Dropped, match="no oracle"):
+        confirmed(wrong)
+
+
+def test_a_case_of_second_order_is_a_gradient_whose_gradient_is_a_second_derivative() -> None:
+    """z = c tanh x: its gradients are c (1 - t^2) and t, whose derivatives by x are -2 c t (1 - t^2) and 1 - t^2."""
+    draft = next(d for d in drafts() if d.operator == "Tanh, second order")
+    case = case_of(draft, confirmed)
+    (x, c), (by_x, by_c) = case.inputs, case.outputs
+    t, cts = np.tanh(np.float64(case.inputs[x])), case.cotangents
+    right = -2 * case.inputs[c] * t * (1 - t**2) * cts[by_x] + (1 - t**2) * cts[by_c]
+    np.testing.assert_allclose(case.gradients[x], right, rtol=1e-10)
+    assert (case.kind, case.rules["Mul"]) == ("second order", "proven")
+    assert case.oracle == "differences of onnx.reference"
+
+
+def test_differences_are_taken_in_float64_where_a_model_has_constants_of_float32() -> None:
+    model = parsed(8, 13, "Tanh")
+    model.graph.initializer.append(numpy_helper.from_array(np.float32([2, 3]), "w"))
+    model.graph.node.add(op_type="Mul", input=["y", "w"], output=["z"])
+    model.graph.output[0].name = "z"
+    case = case_of(Sample("constants", "Tanh", "attributes", model, {"x": np.float32([0.5, 1])}), confirmed)
+    assert (case.oracle, case.gap < 1e-9) == ("differences of onnx.reference", True)
+    assert model.graph.initializer[0].data_type == onnx.TensorProto.FLOAT
 
 
 @pytest.mark.parametrize("factor", [0.0, 1.01, -1.0])

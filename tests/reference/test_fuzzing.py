@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from msgspec import structs
 from onnx.reference import ReferenceEvaluator
 
 from gradcheck_cli.errors import UsageError
@@ -26,6 +27,7 @@ from gradcheck_cli.reference.fuzzing import (
     with_pads,
 )
 from gradcheck_cli.reference.random_models import (
+    FLOWS,
     ModelPlan,
     PlanStep,
     Unbuildable,
@@ -34,7 +36,7 @@ from gradcheck_cli.reference.random_models import (
     lattices,
     operators,
 )
-from gradcheck_cli.reference.suite import Sample
+from gradcheck_cli.reference.suite import Sample, nodes_in
 
 pytest.importorskip("onnxruntime", reason="it runs the models too")
 FOREVER = float("inf")
@@ -53,7 +55,7 @@ def test_a_case_is_that_of_its_seed_number_and_operators() -> None:
 def test_there_are_models_of_each_operator_that_onnx_accepts(name: str) -> None:
     for number in range(3):
         _, sample = case(0, number, [name])
-        assert name in {node.op_type for node in sample.model.graph.node}
+        assert name in {node.op_type for node in nodes_in(sample.model.graph)}
         onnx.checker.check_model(sample.model, full_check=True)
         assert {i.name for i in sample.model.graph.input} == set(sample.inputs)
 
@@ -67,6 +69,37 @@ def test_models_have_what_gradients_are_got_wrong_at() -> None:
     assert {v.dtype.name for s in samples for v in s.inputs.values()} >= {"float32", "float64", "int64"}
     assert len({s.model.opset_import[0].version for s in samples}) > 5
     assert max(len(s.model.graph.node) for s in samples) > 5
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_step_inside_of_control_flow_is_right_and_reads_what_is_outside(flow: str, dtype: str) -> None:
+    for name, seed in (("Tanh", 1), ("MatMul", 2), ("Log", 3), ("ReduceSum", 4)):
+        first = PlanStep("Sin", 0, {}, (None,), seed=seed)
+        plan = ModelPlan((first, PlanStep(name, 0, {}, ((0, 0), None), flow=flow, seed=seed)), dtype, 7)
+        sample = built(plan, name)
+        assert flow in {node.op_type for node in sample.model.graph.node}
+        assert name in {node.op_type for node in nodes_in(sample.model.graph)}
+        assert sample.model.opset_import[0].version >= 11
+        assert Ourselves().outcome(sample).status == "right"
+        assert structs.replace(plan, steps=(first, structs.replace(plan.steps[1], flow=""))) in list(smaller(plan))
+
+
+def test_control_flow_is_drawn_of_each_kind() -> None:
+    plans = [case(5, number, operators())[0] for number in range(300)]
+    assert {step.flow for plan in plans for step in plan.steps} == {"", *FLOWS}
+
+
+def test_an_engine_that_differentiates_the_other_branch_is_told_apart() -> None:
+    """The fault is shrunk to a node in a branch, and named by it."""
+
+    def outcome(sample: Sample) -> Judgement:
+        return Judgement("wrong" if "If" in {node.op_type for node in sample.model.graph.node} else "right")
+
+    plan = next(p for p in (case(6, n, operators())[0] for n in range(999)) if "If" in {s.flow for s in p.steps})
+    fault = Shrinker(outcome, lambda: False).fault(0, plan, Judgement("wrong"))
+    assert fault.plan is not None
+    assert ([step.flow for step in fault.plan.steps], "If" in fault.ways) == (["If"], True)
 
 
 def test_a_smaller_plan_has_less_and_most_make_models() -> None:
@@ -146,6 +179,18 @@ def test_windows_of_a_dilated_pool_begin_in_the_pads_of_same_lower() -> None:
     pool = with_pads(pooled("MaxPool", "SAME_LOWER", 4, 2).model)
     [made] = ReferenceEvaluator(pool).run(None, {"x": np.array([[[1, 2, 3, 4]]], np.float32)})
     assert made.tolist() == [[[2, 4]]]
+
+
+def test_an_implementation_is_asked_of_an_output_alone_and_may_not_run_the_rest() -> None:
+    """Indices of MaxUnpool are those of the shape that ONNX infers, [1, 2, 2]; onnxruntime reads them in the result's.
+
+    ONNX's reference evaluator agrees, and does not run the OneHot beside it.
+    """
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]>
+        g (float[1,2,1] x, float[2] v) => (float[1,2,3] y, float[1,1] h) <int64[1,2,1] i = {1,2}, int64[3] s = {1,2,3},
+        int64[1] d = {1}, int64[1] k = {1}> { y = MaxUnpool<kernel_shape=[2]> (x, i, s)  h = OneHot (k, d, v) }""")
+    values = {"x": np.array([[[5], [7]]], np.float32), "v": np.array([0.25, 0.5], np.float32)}
+    assert Ourselves().outcome(Sample("unpooled", "MaxUnpool", "random", model, values)).status == "right"
 
 
 def pooled(operator: str, same: str, size: int, stride: int) -> Sample:
