@@ -89,7 +89,8 @@ def in_chunks(
     pieces = _shares(count, int(max(1, min(budget.chunk(bytes_per_probe, least), most))), lanes)
     jobs = min(budget.jobs, lanes)
     if len(pieces) <= 1 or jobs == 1:
-        work = run if lanes == 1 else partial(_alone, run)  # stacks inside are cut as they are on threads
+        # stacks inside are cut as they are on threads; a lone piece leaves the cores to what runs inside
+        work = partial(_alone, run) if lanes > 1 and len(pieces) > 1 else run
         for piece in pieces:
             yield piece, partial(work, piece)
             budget.progress(piece.stop, count)

@@ -107,6 +107,14 @@ def test_stacks_inside_of_chunks_are_cut_alike_for_one_and_two_jobs(count: int) 
     assert cut(1) == cut(2)
 
 
+def test_a_lone_chunk_leaves_the_cores_to_what_runs_inside() -> None:
+    def cut() -> list[range]:
+        return [piece for piece, _ in in_chunks(lambda _: None, 100, 1 << 20, Budget(jobs=2))]
+
+    [(_, lone)] = in_chunks(lambda _: cut(), 1, 64 << 20, Budget(jobs=2))
+    assert lone() == cut() != [range(100)]
+
+
 def test_an_error_in_a_chunk_is_raised_once_no_other_runs_and_the_next_stack_does() -> None:
     budget, running = Budget(jobs=2), Counter[str]()
 

@@ -329,12 +329,16 @@ class Looked(Struct):
 
     def overflow(self, y: str, graph: Graph) -> str:
         """The reason why a y tells nothing: all that differs before it are sums of bytes that overflow there; or ""."""
-        needed = graph.needed_for([y])
-        before = [d.index for d in self.differing if not needed.isdisjoint(graph.nodes[d.index].outputs)]
+        before = [d.index for d in self._before(y, graph)]
         if not before or any(graph.nodes[i].key not in _BYTE_PRODUCTS for i in before) or not overflows():
             return ""
         where = describe(before[0], graph.nodes[before[0]])
         return f"{where}: {NAME}'s products of uint8 and int8 overflow on this processor"
+
+    def _before(self, y: str, graph: Graph) -> list[Differing]:
+        """The nodes that differ and that a y needs."""
+        needed = graph.needed_for([y])
+        return [d for d in self.differing if not needed.isdisjoint(graph.nodes[d.index].outputs)]
 
     def judge(self, held: ForwardResult, runs: Roundings, theirs: Array, source: Source) -> None:
         """Decides for a y whether it differs, and at which node that begins."""
@@ -342,8 +346,11 @@ class Looked(Struct):
 
         graph, y = source.graph, held.y
         needed = graph.needed_for([y])
-        mine = [d for d in self.differing if not needed.isdisjoint(graph.nodes[d.index].outputs)]
-        first = min(mine, key=lambda d: graph.nodes[d.index].key in _BYTE_PRODUCTS and overflows(), default=None)
+        first = min(
+            self._before(y, graph),
+            key=lambda d: graph.nodes[d.index].key in _BYTE_PRODUCTS and overflows(),
+            default=None,
+        )
         how = runs.difference(y, theirs)
         if first is not None:
             ours = runs.nearest(y, theirs)
