@@ -17,6 +17,7 @@ import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -175,7 +176,7 @@ class Cluster:
     def _settle(self, sent: Sent) -> None:
         """Handles the end of a future, with or without an answer."""
         if sent.future.status == "finished":
-            self._accept(sent, sent.future.result())
+            self._accept(sent, _fetched(sent.future))
         elif not is_on(self.client):
             raise gone()
         elif _is_lost(sent.future):
@@ -242,6 +243,14 @@ def _is_lost(future: Future[Any]) -> bool:
     """True if a job ended because its worker or the process beside it was lost."""
     lost = ("KilledWorker", "Lost", "GivenUp")
     return future.status in ("cancelled", "lost") or type(future.exception()).__name__ in lost
+
+
+def _fetched(future: Future[JobAnswer]) -> JobAnswer:
+    """The answer of a job that finished, which is still with its worker; a LimitError if the scheduler is gone."""
+    try:
+        return future.result()
+    except (OSError, CancelledError):  # the client may not have noticed yet
+        raise gone() from None
 
 
 def _named(error: BaseException | None) -> str:

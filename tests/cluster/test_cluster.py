@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -224,6 +225,22 @@ def test_no_two_jobs_have_memory_that_there_is_only_once(started: Started) -> No
     found = run(started.address, ["asks 1"] * 3, predicted_mb=1200)
     spans = sorted(record["had"] for [record] in found.values())
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_goes_away_before_an_answer_is_fetched_is_said(two: Started) -> None:
+    """The others have finished, and their answers are still with the workers."""
+    finished: list[str] = []
+
+    def hear(name: str) -> None:
+        finished.append(name)
+        time.sleep(2)
+        assert two.scheduler is not None
+        two.scheduler.kill()
+
+    with pytest.raises(LimitError, match=r"the Dask scheduler is gone; what was finished is kept"):
+        run(two.address, ["right"] * 6, hear)
+    assert len(finished) == 1
 
 
 @pytest.mark.slow
