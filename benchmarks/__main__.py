@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.suites import SUITES, run
+from gradcheck_cli import native
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0, or 1 if some suite did not come to its end."""
     given = _parsed(arguments)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # modules that are compiled anew each time are not what users start
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu")
     from benchmarks import goals, plots, table  # what the suites are measured with, after the environment is set
 
@@ -39,6 +41,8 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="the smallest cases, to see that all of it runs")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="a folder for the files")
     given = parser.parse_args(arguments)
+    if native.info()["kernels"] != (os.environ.get("GRADCHECK_KERNELS") or "native"):
+        parser.error("the gradcheck_cli of this folder has no native kernels: python -m pip install -e .")
     if unknown := set(given.suites) - set(SUITES):
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
     return given

@@ -23,9 +23,16 @@ BUG, BROKEN_PIPE = 70, 141
 _COMPLETE = "_GRADCHECK_COMPLETE"
 
 
+class Titles:
+    """How titles of errors are colored: as --color says, from where it has been read on."""
+
+    color = "auto"
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Runs a command line (default: the process's own) and gives its exit code; nothing is raised."""
     _prepare_streams()
+    Titles.color = "auto"
     args = sys.argv[1:] if args is None else list(args)
     try:
         if _COMPLETE in os.environ:
@@ -138,13 +145,13 @@ def _explain(error: Exception) -> int:
 
 
 def _titled(code: str, message: str) -> str:
-    """An error as it stands on stderr: `error GC201: ...`, red where there is a terminal."""
+    """An error as it stands on stderr: `error GC201: ...`, red where there is a terminal, or where it was asked for."""
     from gradcheck_cli.errors import clean
     from gradcheck_cli.report.text import colored, linked, paint
 
     message = message.removeprefix(f"{code}: ")
     terminal = sys.stderr.isatty()
-    color = colored("auto", terminal)
+    color = colored(Titles.color, terminal)
     title = linked(paint(f"error {code}", "red", color), color and terminal)
     return f"{title}: {clean(message)}"
 

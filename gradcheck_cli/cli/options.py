@@ -22,6 +22,7 @@ import rich_click as click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from gradcheck_cli.cli import Titles
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.report import files_said, on_stdout, suffixes
 from gradcheck_cli.results.record import GATES, gates_from, words_for
@@ -363,7 +364,17 @@ TEXT_OR_JSON = click.RichOption(
     ["--output-format"], type=OneOf(("full", "json")), default="full", allow_from_autoenv=False,
     help="Tables for people, or JSON.",
 )  # fmt: skip
-COLOR = click.RichOption(["--color"], type=OneOf(OPTIONS["color"].words), default="auto", help="Colors.")
+
+
+def _coloring(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Lets titles of errors have the color that is asked for, those about other options too."""
+    Titles.color = value or Titles.color
+    return value
+
+
+COLOR = click.RichOption(
+    ["--color"], type=OneOf(OPTIONS["color"].words), default="auto", help="Colors.", callback=_coloring, is_eager=True
+)
 
 
 def options_of(command: str, *, panels: bool = True) -> list[click.Parameter]:
@@ -382,6 +393,8 @@ def _made(option: Option, command: str, *, panels: bool) -> click.RichOption:
     panel = option.panel if panels else None
     if option.kind in _COMPLETED or option.kind == "names":
         kind["shell_complete"] = completing(option.name if option.kind == "names" else option.kind)
+    if option.name == "color":
+        kind |= {"callback": _coloring, "is_eager": True}
     return click.RichOption([*option.spellings, option.name], panel=panel, help=option.text(command, known), **kind)
 
 

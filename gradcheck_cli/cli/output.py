@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TextIO
 
-from gradcheck_cli.cli import note
+from gradcheck_cli.cli import Titles, note
 from gradcheck_cli.errors import UsageError, harmless
 from gradcheck_cli.report import FORMATS, format_of, parts, write
 from gradcheck_cli.report.text import ENDLESS, Style, colored, wrapped
@@ -131,7 +131,8 @@ class Output:
 def style_of(options: Mapping[str, Any]) -> Style:
     """Colors and width of the terminal; where there is none, plain lines of COLUMNS, or of any length."""
     terminal = sys.stdout.isatty()
-    color = colored(options.get("color", "auto"), terminal)
+    Titles.color = options.get("color", "auto")
+    color = colored(Titles.color, terminal)
     return Style(
         color=color,
         links=color and terminal,

@@ -263,7 +263,12 @@ class _Composer:
         def inside(graph: Graph) -> Graph:
             return replace(graph, nodes=tuple(self._measured(inner, step) for inner in graph.nodes))
 
-        return replace(node.with_graphs(inside), inputs=inputs)
+        made = replace(node.with_graphs(inside), inputs=inputs)
+        constants = {**self.constants, **self.measured.constants}
+        computed = made.op == "Reshape" and inputs[1] != node.inputs[1] and inputs[1] not in constants
+        if computed and all(np.all(value > 0) for value in aligned.varying[node.inputs[1]]):
+            made = replace(made, attrs={**made.attrs, "allowzero": 1})  # a size of 0 in a run is no size to be copied
+        return made
 
     def _flush(self) -> None:
         self.nodes.extend(self.measured.nodes)
@@ -352,15 +357,13 @@ def relaxed(
 
 
 def _reshape(entries: Sequence[Sizes], shape: Sequence[Sizes]) -> list[Sizes]:
-    """In a Reshape 0 stands for the size that the axis has already, -1 for the rest."""
-    rest = any(set(e) == {-1} for e in entries)
-    if sum(map(_is_open, entries)) > 1 - rest:
-        entries = [
-            _always(0, e) if i < len(shape) and _is_open(e) and e == shape[i] else e for i, e in enumerate(entries)
-        ]
-    if sum(map(_is_open, entries)) == 1 and not rest:
-        entries = [_always(-1, e) if _is_open(e) else e for e in entries]
-    return list(entries)
+    """In a Reshape to constants 0 stands for the size that the axis has already, -1 for the rest."""
+    rest, kept = any(set(e) == {-1} for e in entries), list(entries)
+    if sum(map(_is_open, kept)) > 1 - rest:
+        kept = [_always(0, e) if i < len(shape) and _is_open(e) and e == shape[i] else e for i, e in enumerate(kept)]
+    if sum(map(_is_open, kept)) == 1 and not rest:
+        kept = [_always(-1, e) if _is_open(e) else e for e in kept]
+    return list(entries) if any(map(_is_open, kept)) else kept
 
 
 def _expand(entries: Sequence[Sizes], shape: Sequence[Sizes]) -> list[Sizes]:

@@ -136,7 +136,10 @@ class SizeTensors:
             return self.ints(value)
         if isinstance(value, tuple):
             return self._shape(*self._spans[(value,)])
-        return self._once(value.op, self._computed(value.left), self._computed(value.right))
+        left, right = self._computed(value.left), self._computed(value.right)
+        if value.op == "Div" and not isinstance(value.right, int):
+            right = self._once("Max", right, self.ints(1))  # without rows there are 0 to divide too
+        return self._once(value.op, left, right)
 
     def _factor(self, values: Sequence[float], dtype: np.dtype[Any]) -> str:
         """A scalar: a size, a quotient of sizes, the square root of one, or a number times one."""

@@ -188,6 +188,21 @@ def test_colors_only_where_wanted(gradcheck: Command, color: str, colored: bool)
     assert ("\x1b[" in gradcheck("mlp.onnx", "--color", color).out) is colored
 
 
+@pytest.mark.parametrize("color, colored", [("always", True), ("never", False), ("auto", False)])
+@pytest.mark.parametrize("wrong", ["--delta=x", "--y=nothing"])
+def test_titles_of_errors_are_colored_where_wanted(gradcheck: Command, color: str, colored: bool, wrong: str) -> None:
+    ran = gradcheck("mlp.onnx", wrong, "--color", color)
+    assert ran.code == 2
+    assert ("\x1b[" in ran.err) is colored
+
+
+def test_a_file_of_settings_colors_titles(gradcheck: Command, folder: Path) -> None:
+    (folder / "gradcheck.toml").write_text('color = "always"')
+    ran = gradcheck("mlp.onnx", "--y", "nothing")
+    assert ran.code == 2
+    assert "\x1b[" in ran.err
+
+
 def test_force_color_and_no_color(gradcheck: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[" in gradcheck("mlp.onnx").out

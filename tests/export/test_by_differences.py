@@ -295,6 +295,13 @@ add(
     "m = Unsqueeze(x,a) y = Softmax(m)",
     *[{"x": r(2, 3), "a": ints(a)} for a in (0, 1, 2)],
 )
+add(
+    "tile by a vector",
+    "(double[N,M] x, int64[2] n)",
+    "t = Tile(x,n) y = Sin(t)",
+    *[{"x": r(2, 3), "n": ints(*n)} for n in ((1, 2), (3, 1), (2, 2), (0, 2), (2, 0), (0, 0))],
+    {"x": r(0, 3), "n": ints(2, 1)},
+)
 add("tile input", "(double[2] x, int64[1] n)", "y = Tile(x,n)", *[{"x": r(2), "n": ints(n)} for n in (0, 1, 3)])
 add(
     "pad input",

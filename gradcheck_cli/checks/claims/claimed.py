@@ -370,12 +370,14 @@ class Claiming:
             pair.seconds += time.perf_counter() - start
         for pair in [pair for pair in pairs if pair.failed][:_BLAMED]:
             start = time.perf_counter()
-            self._blame(pair, tape)
-            self._liken(pair)
+            self._blame(pair, tape, self._liken(pair))
             pair.seconds += time.perf_counter() - start
 
-    def _blame(self, pair: Pair, tape: Tape) -> None:
-        """Sets the suspect for a wrong claim, if our own gradient is right; after all claims have been judged."""
+    def _blame(self, pair: Pair, tape: Tape, form: str) -> None:
+        """Sets the suspect for a wrong claim, if our own gradient is right; after all claims have been judged.
+
+        Numbers of another shape that are the right gradient in some `form`, see `_liken`, are no node's fault.
+        """
         problem, given = self._seen.get(pair.title, (None, None))
         if problem is None or pair.suspect is not None or pair.claimed.get("theoretical") == "fail":
             return
@@ -385,20 +387,23 @@ class Claiming:
         }
         graph, (other, theirs) = self.source.graph, (None, None) if given is None else (given.tape, given.graph)
         elsewhere = other_forward(tape, other, graph)
-        pair.suspect = elsewhere or blame(tape, problem.y, pair.x, claims, graph, other, theirs)
+        reshaped = form and pair.broken and other is None
+        pair.suspect = elsewhere or (None if reshaped else blame(tape, problem.y, pair.x, claims, graph, other, theirs))
 
-    def _liken(self, pair: Pair) -> None:
-        """Notes of a wrong claim that it is the right gradient in another form."""
+    def _liken(self, pair: Pair) -> str:
+        """The form of the right gradient that a wrong claim is, "" for none; noted once."""
         problem, given = self._seen.get(pair.title, (None, None))
         own = next((own for about, own in self._subjects.values() if about is problem), None)
         if problem is None or given is None or own is None or pair.claim is None:
-            return
+            return ""
         mine = own.jacobian(problem.theory_name(pair.x))
-        if mine is not None and mine.shape[1] == 1:
-            found = likeness(given.values, mine.reshape(pair.x_shape), f"d {shown(pair.y)} / d {shown(pair.x)}")
-            note = f"{pair.claim.by} is {found}"
-            if found and note not in pair.notes:
-                pair.notes.append(note)
+        if mine is None or mine.shape[1] != 1:
+            return ""
+        found = likeness(given.values, mine.reshape(pair.x_shape), f"d {shown(pair.y)} / d {shown(pair.x)}")
+        note = f"{pair.claim.by} is {found}"
+        if found and note not in pair.notes:
+            pair.notes.append(note)
+        return found
 
     def _tape(self, point: Point, index: int) -> Tape:
         """A float64 run up to all tensors of the claims; seeds that are inputs have the shapes of their ys."""
