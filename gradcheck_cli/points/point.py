@@ -334,7 +334,8 @@ def failure_of(graph: Graph, tape: Tape, targets: Sequence[str], is_open: bool =
             op, shapes = error.op, error.shapes
         reached = position, sum(step.origin == position for step in tape.steps)
         windows = any(record.space for (_, name), record in tape.ops.items() if name == op)
-        return Failure(error, reached, op, shapes, dims_behind(graph, graph.needed_for(node.reads)), windows)
+        dims = dims_behind(graph, graph.needed_for(node.reads))
+        return Failure(error, reached, op, shapes, dims, windows, inside=op != node.op)
     if is_open and not _substantial(tape, targets):
         return Failure(None, (len(graph.nodes), 0), dims=dims_behind(graph, graph.needed_for(targets)))
     return None

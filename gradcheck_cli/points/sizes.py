@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import chain, combinations
 from typing import TypeAlias
 
 import numpy as np
@@ -35,13 +35,15 @@ _PAIRS = 4  # of sizes that do not agree
 _PRODUCTS = ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul")
 _NUMBERS = 3  # of a message that are tried
 _LARGEST = 4096  # of these
+_SPAN = re.compile(r"windows that span \[([\d, ]+)\] do not fit the padded input \[([\d, ]+)\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One trial run that failed: at which node, at operands of which shapes, and the dimensions that lead there.
 
-    `windows` if its operator reads operands through windows, whose sizes say nothing of each other.
+    `windows` if its operator reads operands through windows, whose sizes say nothing of each other; `inside` if it is
+    part of the node.
     """
 
     error: GradcheckError | None
@@ -50,6 +52,7 @@ class Failure:
     shapes: tuple[tuple[int, ...], ...] = ()
     dims: frozenset[str] = frozenset()
     windows: bool = False
+    inside: bool = False
 
     @property
     def numbers(self) -> list[int]:
@@ -124,6 +127,7 @@ class Search:
     best: Sizes = field(default_factory=dict)
     over: Sizes = field(default_factory=dict)
     failure: Failure | None = None
+    failed: set[str] = field(default_factory=set)  # operators at which better and better trials failed
     grown: tuple[str, ...] = ()  # dimensions that were made equal by trial, not since a failure stated it
 
     def run(self) -> Sizes | None:
@@ -146,9 +150,16 @@ class Search:
         failure = self.attempt(sizes)
         if failure is not None and isinstance(failure.error, LimitError) and not self.over:
             self.over = own
-        if failure is not None and (self.failure is None or failure.position > self.failure.position):
+        if failure is not None and self._is_further(failure):
             self.best, self.failure = own, failure
+            self.failed.add(failure.op)
         return failure is None
+
+    def _is_further(self, failure: Failure) -> bool:
+        """True for a failure behind that of the best trial; of two inside of one node, for that of another operator."""
+        if self.failure is None or failure.position > self.failure.position:
+            return True
+        return failure.position == self.failure.position and failure.inside and failure.op not in self.failed
 
     def _candidates(self) -> Iterator[Sizes]:
         start = self._first()
@@ -164,7 +175,7 @@ class Search:
     def _others(self, start: Sizes) -> Iterator[Sizes]:
         """Sizes to try instead of those that a search starts from."""
         yield from self._following()
-        for candidate in self._growing():
+        for candidate in chain(self._growing(), self._spanned()):
             before = self.best
             yield candidate
             if self.best is not before:
@@ -204,6 +215,16 @@ class Search:
         yield from (sizes for each in stated for sizes in each if sizes not in self.tried)
         if any(BATCH in shape for shape in self.failure.shapes):
             yield {**self.best, **{d: 1 for d in self.roles.batches if d in self.best}}
+
+    def _spanned(self) -> Iterator[Sizes]:
+        """Each dimension as much longer as windows span more than there is, where no size for all of them does."""
+        assert self.failure is not None
+        said = _SPAN.search(str(self.failure.error))
+        spans, spaces = (map(int, part.split(",")) for part in said.groups()) if said else ((), ())
+        lacking = max((span - space for span, space in zip(spans, spaces, strict=False)), default=0)
+        if 0 < lacking <= _LARGEST:
+            sizes = [{**self.best, d: self.best[d] + lacking} for d in self._leading(self.roles.others)]
+            yield from (each for each in sizes if self.left > _KEPT)
 
     def _owners(self, size: int) -> list[str]:
         return [d for d, n in self.best.items() if n == size]

@@ -88,6 +88,14 @@ SIZES: dict[str, tuple[str, dict[str, int]]] = {
     "a stride of hundreds": (f"""g (float[N, 1, T] x) => (float[N, 1, U] y) {K}
                              a = AveragePool <kernel_shape = [80], strides = [80]> (x) y = Conv (a, K) }}""",
                              {"N": 2, "T": 1024}),
+    "a window larger than all sizes": ("""g (float[P, Q] x, float[P, R] h) => (float[P, 1, U] y)
+                                       <bool on = {1}, int64[1] one = {1}, int64[3] of = {1, 1, 300}, int64[2] two = {2, 2}>
+                                       { y = If (on) <then_branch = t () => (float[P, 1, U] c) {
+                                           u = Unsqueeze (x, one) K = ConstantOfShape <value = float[1] {0.5}> (of)
+                                           v = Conv (u, K) W = ConstantOfShape <value = float[1] {0.5}> (two)
+                                           w = MatMul (h, W) m = ReduceMax (w, one) s = Unsqueeze (m, one) c = Add (v, s) },
+                                         else_branch = e () => (float[P, 1, Q] d) { d = Unsqueeze (x, one) }> }""",
+                                       {"P": 2, "Q": 300, "R": 2}),
     "a batch of one alone": ("""g (float[N, S] x) => (float[N, S] y) <int64[2] row = {1, -1}, int64[2] rows = {1, 5}>
                              { r = Reshape (x, row) y = Expand (r, rows) }""", {"N": 1, "S": 5}),
     "an image": (f"g (float[N, 3, H, W] x) => (float[N, 1, A, B] y) {CONV}", {"N": 2, "H": 32, "W": 40}),
