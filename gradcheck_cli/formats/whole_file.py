@@ -15,10 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from gradcheck_cli.errors import LimitError, UsageError
+from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats.untrusted import HOME, own_folder
-
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -30,8 +28,7 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
         with whole(target) as file:
             yield file
     except OSError as error:
-        kind = LimitError if error.errno in _NO_SPACE else UsageError
-        raise kind(f"{target} cannot be written: {error.strerror or error}.") from error
+        raise UsageError(f"{target} cannot be written: {error.strerror or error}.") from error
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pytest
 from onnx import checker, parser
 from onnx.backend.test.case.node import collect_testcases
 
-from gradcheck_cli.errors import LimitError, UnsupportedError, UsageError
+from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.formats.onnx import write as onnx_write
 from gradcheck_cli.formats.onnx.opset import NEWEST
 from gradcheck_cli.formats.onnx.read import read, read_proto
@@ -346,7 +346,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkey
     target = tmp_path / "net.onnx"
     target.write_bytes(b"old")
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(LimitError, match=r"net.onnx cannot be written: No space left on device"):
+    with pytest.raises(UsageError, match=r"net.onnx cannot be written: No space left on device"):
         write(one("Exp", "x"), target)
     assert (os.listdir(tmp_path), target.read_bytes()) == (["net.onnx"], b"old")
 
