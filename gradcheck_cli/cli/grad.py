@@ -169,10 +169,22 @@ def _written(
     feeds = resolve(model.source, given).extra_feed_dict
     added = _added(model, options, tuple(weights))
     if not added.results:
-        raise UsageError(f"nothing depends on {', '.join(added.missing)} here; --unconnected zero writes zeros.")
+        raise UsageError(f"nothing depends on {', '.join(added.missing)} here; {_instead(model, options)}.")
     outputs = dict.fromkeys([*model.graph.outputs, *added.results.values()])
     written = export(model, output, tuple(outputs), feeds, weights, per_sample=options["per_sample"], runtime=runs())
     return added, written
+
+
+def _instead(model: Model, options: Mapping[str, Any]) -> str:
+    """What else can be written where no gradient arrives."""
+    from gradcheck_cli.ops.straight import rounds
+    from gradcheck_cli.settings import Settings
+
+    rounded = not options["straight_through"] and rounds(
+        model.source, Settings(x=options["x"], y=options["y"]), model.ops
+    )
+    through = "--straight-through differentiates what rounds as training does, and " if rounded else ""
+    return f"{through}--unconnected zero writes zeros"
 
 
 def _added(model: Model, options: Mapping[str, Any], weights: tuple[str, ...]) -> Derivatives:
@@ -253,6 +265,8 @@ def _initial(model: Model, ys: Sequence[str], given: Sequence[str]) -> Any:
 
 def _said(model: Model, output: str, added: Derivatives, written: Written) -> Iterator[str]:
     """The sentence that tells which file was written, and how to run it."""
+    from gradcheck_cli.export.proof import UNKNOWN
+
     graph = written.graph
     beside = f", weights in {os.path.basename(output)}.data" if os.path.exists(f"{output}.data") else ""
     nodes = graph.nodes if len(graph.nodes) >= written.added else [*graph.all_nodes]  # all of a Scan of rows
@@ -266,7 +280,12 @@ def _said(model: Model, output: str, added: Derivatives, written: Written) -> It
     yield from _of_constant_sums(model)
     feeds = ", ".join(f"{name!r}: ..." for name in graph.free_inputs)
     first = next(iter(added.results.values()), graph.outputs[0])
-    yield f"  run     onnxruntime.InferenceSession({output!r}).run([{first!r}], {{{feeds}}})"
+    by = (
+        "onnx.reference.ReferenceEvaluator"
+        if any(UNKNOWN in n for n in written.notes)
+        else "onnxruntime.InferenceSession"
+    )
+    yield f"  run     {by}({output!r}).run([{first!r}], {{{feeds}}})"
 
 
 def _of_constant_sums(model: Model) -> Iterator[str]:

@@ -29,6 +29,7 @@ from gradcheck_cli.points.dims import sizes_in
 from gradcheck_cli.settings import Settings
 
 _BY_RUNTIME, _NOTHING = 0.05, 1e-6  # of the largest entry, which is rounding alone where it is tiny
+UNKNOWN = "onnxruntime runs neither the model nor this file"
 _HALF = 0.03  # the same where numbers are rounded to 16 bits on the way
 _SEEDS = 8  # of values at which a model may not run
 _ROUNDING = 1e-4  # of the largest entry: wrong formulas differ by far more, sums in another order by far less
@@ -189,7 +190,7 @@ def require_runs(data: bytes, graph: Graph, own: Graph, values: Mapping[str, Arr
     found = runtime.answers(data, given, graph.outputs)
     if isinstance(found, str):
         if not _runs_alone(own, given, runtime):
-            return f"onnxruntime runs neither the model nor this file: {found}"
+            return f"{UNKNOWN}: {found}"
         raise UnsupportedError(f"onnxruntime runs the model, but would not run this file: {found}")
     if found is None or draws(graph, ops):
         return ""

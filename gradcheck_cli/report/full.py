@@ -82,7 +82,7 @@ def how_checked(check: Check) -> Iterator[str]:
     """Facts on the method that are not usual: mode, evaluator, points, sizes that were chosen, ranges."""
     if not check.entries:
         return
-    if (check.mode, check.method) != ("full", "complex-step") and not check.copy_of:
+    if check.method and (check.mode, check.method) != ("full", "complex-step") and not check.copy_of:
         yield name(f"{mode_said(check)}, {check.method}")
     if check.source != "internal":
         yield f"y computed by {name(check.source)}"
@@ -148,7 +148,8 @@ def _method(check: Check) -> Iterator[tuple[str, str]]:
         return
     tolerance = f"rtol {check.rtol:g}, atol {check.atol:g}"
     if not check.copy_of:
-        yield "method", f"{name(f'{mode_said(check)}, {check.method}')}; {tolerance}; {counted(check.points, 'point')}"
+        how = ", ".join(filter(None, (mode_said(check), check.method)))  # nothing, where a claim's shape was wrong
+        yield "method", f"{name(how)}; {tolerance}; {counted(check.points, 'point')}"
     if check.forward:
         yield "forward", held_against(check)
     if check.coloring:

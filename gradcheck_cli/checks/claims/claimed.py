@@ -376,7 +376,7 @@ class Claiming:
     def _blame(self, pair: Pair, tape: Tape, form: str) -> None:
         """Sets the suspect for a wrong claim, if our own gradient is right; after all claims have been judged.
 
-        Numbers of another shape that are the right gradient in some `form`, see `_liken`, are no node's fault.
+        Numbers in another order or shape, a `form` that `_liken` has found, are no node's fault; of another scale they may.
         """
         problem, given = self._seen.get(pair.title, (None, None))
         if problem is None or pair.suspect is not None or pair.claimed.get("theoretical") == "fail":
@@ -387,7 +387,7 @@ class Claiming:
         }
         graph, (other, theirs) = self.source.graph, (None, None) if given is None else (given.tape, given.graph)
         elsewhere = other_forward(tape, other, graph)
-        reshaped = form and pair.broken and other is None
+        reshaped = form and other is None and not form.endswith(f"times {_derivative(pair)}")
         pair.suspect = elsewhere or (None if reshaped else blame(tape, problem.y, pair.x, claims, graph, other, theirs))
 
     def _liken(self, pair: Pair) -> str:
@@ -399,7 +399,7 @@ class Claiming:
         mine = own.jacobian(problem.theory_name(pair.x))
         if mine is None or mine.shape[1] != 1:
             return ""
-        found = likeness(given.values, mine.reshape(pair.x_shape), f"d {shown(pair.y)} / d {shown(pair.x)}")
+        found = likeness(given.values, mine.reshape(pair.x_shape), _derivative(pair))
         note = f"{pair.claim.by} is {found}"
         if found and note not in pair.notes:
             pair.notes.append(note)
@@ -504,6 +504,10 @@ class Claiming:
                       self.procedure.budget(self.pairs[0], shown=False))  # fmt: skip
             self._subjects[key] = problem, own
         return self._subjects[key]
+
+
+def _derivative(pair: Pair) -> str:
+    return f"d {shown(pair.y)} / d {shown(pair.x)}"
 
 
 @dataclass(frozen=True, slots=True)
