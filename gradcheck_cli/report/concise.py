@@ -147,7 +147,8 @@ def errors_said(check: Check) -> tuple[str, str, str]:
 def has_error(check: Check) -> bool:
     """False for a gradient that is zero on both sides, which has no error to speak of, and where nothing was compared."""
     zero = check.gradient.get("zero_fraction") == 1.0 and not (check.max_abs_err or check.of_two_models)
-    return bool(check.entries) and not check.copy_of and not zero
+    some = check.entries.get("checked") or check.entries.get("inconclusive") or check.nodes.get("checked")
+    return bool(some) and not check.copy_of and not zero
 
 
 def expectation(check: Check) -> str:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from tests.cli import models
@@ -298,3 +299,13 @@ def test_a_range_that_was_chosen_is_printed(gradcheck: Command, folder: Path) ->
     ran = gradcheck("cube.onnx")
     assert ran.code == 0
     assert ran.out.splitlines()[1].strip() == "x in 0.1,1"
+
+
+def test_a_claim_of_another_shape_has_no_errors_and_no_method(gradcheck: Command, folder: Path) -> None:
+    np.save("g.npy", np.zeros(5))
+    np.save("x.npy", np.ones((2, 4), np.float32))
+    ran = gradcheck("mlp.onnx", "--x", "input", "--y", "loss", "--feed", "input=@x.npy", "--grad", "input=@g.npy")
+    assert ran.code == 1
+    how, _, _, row = ran.out.splitlines()[1:5]
+    assert how.split() == ["N=2"]
+    assert re.search(r"  0/0 +- +- +0  FAIL$", row)
