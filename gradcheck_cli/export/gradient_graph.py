@@ -264,11 +264,13 @@ class _Composer:
             return replace(graph, nodes=tuple(self._measured(inner, step) for inner in graph.nodes))
 
         made = replace(node.with_graphs(inside), inputs=inputs)
-        constants = {**self.constants, **self.measured.constants}
-        computed = made.op == "Reshape" and inputs[1] != node.inputs[1] and inputs[1] not in constants
+        computed = made.op == "Reshape" and inputs[1] != node.inputs[1] and not self._is_constant(inputs[1])
         if computed and all(np.all(value > 0) for value in aligned.varying[node.inputs[1]]):
             made = replace(made, attrs={**made.attrs, "allowzero": 1})  # a size of 0 in a run is no size to be copied
         return made
+
+    def _is_constant(self, name: str) -> bool:
+        return name in self.constants or name in self.measured.constants
 
     def _flush(self) -> None:
         self.nodes.extend(self.measured.nodes)
