@@ -24,7 +24,7 @@ _COMPLETE = "_GRADCHECK_COMPLETE"
 
 
 class Titles:
-    """How titles of errors are colored: as --color says, from where it has been read on."""
+    """Colors of the titles of errors: as --color says, once it has been read."""
 
     color = "auto"
 

@@ -176,7 +176,7 @@ def _written(
 
 
 def _instead(model: Model, options: Mapping[str, Any]) -> str:
-    """What else can be written where no gradient arrives."""
+    """Names the option with which a file can be written where no gradient arrives."""
     from gradcheck_cli.ops.straight import rounds
     from gradcheck_cli.settings import Settings
 

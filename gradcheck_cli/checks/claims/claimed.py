@@ -1,7 +1,6 @@
 """The claims of a check at each point: each becomes a pair that is compared with the numerical Jacobian.
 
-`Answer` has the values of a claim and bounds of their rounding errors: those of the numbers that its author computed
-with, and of the dtype it is written in.  `Stated` gives it the interface of a backward pass.  gradcheck's own derivative
+`Stated` gives an answer the interface of a backward pass.  gradcheck's own derivative
 (`RuleGradient`) is judged beside it.  A right claim passes whatever our own rule gives; that our rule is wrong then
 becomes a note.
 """
@@ -9,10 +8,10 @@ becomes a note.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,15 +21,16 @@ from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.claims.blame import blame, likeness, other_forward
 from gradcheck_cli.checks.claims.claim import (
     COTANGENT,
+    Answer,
     AskedClaims,
-    Beside,
     Claim,
     Inside,
     Layout,
+    Moved,
+    answer,
     as_declared,
     drawn_seed,
     expected,
-    gradient_names,
     is_numbers,
     layouts,
     put,
@@ -48,15 +48,12 @@ from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.errors import GradcheckError, ModelError, NoGradientError, PointError, UsageError, shown
-from gradcheck_cli.graph import Array, Graph, is_inexact
+from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.cost import FULL_WORK, duration
 from gradcheck_cli.jacobian.jacobian import EPS, ROUNDED_RUNS, Backward
-from gradcheck_cli.op import Ops
-from gradcheck_cli.points.dims import declared_shape
 from gradcheck_cli.points.point import Point, feeds_at
 from gradcheck_cli.points.test_data import shipped_with
-from gradcheck_cli.settings import Numbers
 from gradcheck_cli.verdict.rule import (
     ATOL,
     NEGLIGIBLE,
@@ -64,7 +61,6 @@ from gradcheck_cli.verdict.rule import (
     Status,
     Tolerance,
     allowance,
-    epsilon,
     magnitude,
     screened,
 )
@@ -72,7 +68,6 @@ from gradcheck_cli.verdict.rule import (
 if TYPE_CHECKING:
     from gradcheck_cli.checks.procedure import Procedure
 
-Moved: TypeAlias = Callable[[int], Array]  # numbers with rounding errors, by seed
 _ROUNDINGS = 8.0  # of a claim's numbers, below which errors do not count
 _FEWER = 2.0  # ratio of the roundings made here to those that other software makes
 WRONG_SHAPE = "GC102"
@@ -80,121 +75,6 @@ UNSEEN = "errors as small as their rounding are not seen"
 _BLAMED = 16  # wrong claims at a point for which a suspect is looked for
 _SAFETY = 3.0  # factor on sums of rounding errors of unknown signs
 _WORST = ("none", "pass", "inconclusive", "fail")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The claimed values; `moved` gives them with rounding errors by seed; `unit` is the rounding of numbers, else 0.
-
-    `tape` and `graph` are the run that computed them, if any.  `rounded` gives them with that graph's own constants
-    rounded otherwise, since tools write numbers such as 2 / sqrt(pi) there in the model's dtype.
-    """
-
-    values: Array
-    moved: Moved
-    unit: float = 0.0
-    tape: Tape | None = None
-    graph: Graph | None = None
-    rounded: Moved | None = None
-    seeds: Mapping[str, Array] = field(default_factory=dict)  # by y, as fed to another model
-
-
-def answer(claim: Claim, tape: Tape, graph: Graph, ops: Ops, seeds: Mapping[str, Array]) -> Answer:
-    """The values of a claim at the point of a tape; GradcheckError if they cannot be computed.
-
-    Another model is fed the `seeds` by name of y that were given; its other seeds are random.
-    """
-    if isinstance(claim.by, Numbers):
-        values = np.asarray(claim.by.values)
-        return Answer(values.astype(np.float64), lambda seed: values.astype(np.float64), unit_of(values))
-    if isinstance(claim.by, Inside):
-        shared = graph.needed_for(claim.ys)
-        return _run(claim.by.name, tape, graph, [n for n in graph.constants if n not in shared])
-    other = claim.by.source.graph
-    given = {y: seed if y in claim.seeds else drawn_seed(seed, tape.seed) for y, seed in seeds.items()}
-    feeds, used = matched(claim, tape, other, given)
-    known = [n for n in other.tensors if n in tape.named]  # their values show whether the forward run is the same
-    run = trace(other, feeds, ops=ops, seed=tape.seed, targets=[claim.by.name, *known], lenient=True)
-    own = [n for n, value in other.constants.items() if not _same(value, graph.constants.get(n))]
-    return replace(_run(claim.by.name, run, other, own), seeds={y: given[y] for y in used})
-
-
-def _run(name: str, tape: Tape, graph: Graph, own: Sequence[str]) -> Answer:
-    """A tensor on a tape; `moved` starts from the graph's leaves, `rounded` from constants of its `own`."""
-    if name in tape.blocked:
-        raise tape.blocked[name]
-    if name in tape.containers or name not in tape.named:
-        raise UsageError(f"{shown(name)!r} is no tensor that holds numbers.")
-    there = [n for n in graph.tensors if n in tape.named and graph.producer(n) is None]
-    leaves = [n for n in there if is_inexact(tape.named[n].dtype)]
-    program = Program(tape, [tape.named[n].name for n in leaves], [tape.named[name].name])
-    units = {n: epsilon(graph.constants[n].dtype) for n in own if n in leaves}
-
-    def run(seed: int, rounding: RandomRounding | None, moves: Mapping[str, float]) -> Array:
-        rng = np.random.default_rng([seed, 11])
-        stacks = {tape.named[n].name: _rounded(tape.named[n].value, moves.get(n, 0.0), rng)[None] for n in leaves}
-        outcome = program.run(stacks, branches=True, rounding=rounding)
-        return tape.named[name].value if outcome.any_crossed(1).any() else outcome.outputs[0][0]
-
-    rounded = (lambda seed: run(seed, None, units)) if units else None
-    moved = lambda seed: run(seed, RandomRounding.seeded(seed), {})  # noqa: E731
-    return Answer(tape.named[name].value, moved, tape=tape, graph=graph, rounded=rounded)
-
-
-def _rounded(values: Array, unit: float, rng: np.random.Generator) -> Array:
-    """Numbers moved by a rounding, up or down, except small multiples of 1/16, which are exact."""
-    if not unit:
-        return values
-    meant = values * 16 == np.rint(values * 16)
-    return np.asarray(values * np.where(meant, 1.0, 1.0 + unit * rng.choice([-0.5, 0.5], values.shape)))
-
-
-def _same(one: Array, other: Array | None) -> bool:
-    return other is not None and one.dtype == other.dtype and np.array_equal(one, other)
-
-
-def unit_of(values: Array) -> float:
-    """The rounding of the shortest dtype that holds all of these numbers, which files often widen."""
-    if values.dtype.name in ("bfloat16", "float16", "float32"):
-        return epsilon(values.dtype)
-    with np.errstate(all="ignore"):
-        short = values.astype(np.float32)
-    fits = values.dtype.kind == "f" and np.array_equal(short.astype(values.dtype), values, equal_nan=True)
-    return epsilon(short.dtype if fits else np.dtype(np.float64))
-
-
-def matched(claim: Claim, tape: Tape, other: Graph, seeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[str]]:
-    """Values for the inputs of another model, and the ys whose seeds are among them: by name, the rest by shape."""
-    assert isinstance(claim.by, Beside)
-    needed = other.needed_for([claim.by.name])
-    free = [n for n in other.inputs if n in needed]
-    feeds = {n: tape.named[n].value for n in free if n in tape.named}
-    called = {n: y for y in claim.ys for n in gradient_names(y) if n in free and n not in feeds}
-    left = [n for n in free if n not in feeds and n not in called and n not in other.constants]
-    made = {n for step in tape.steps for n in step.node.outputs}
-    unused = {n: var.value for n, var in tape.named.items() if n not in feeds and n not in made}
-    for name in [*left]:
-        fits = [n for n, value in unused.items() if _fitting(other, name, value)]
-        if len(fits) == 1:
-            feeds[name] = unused.pop(fits[0])
-            left.remove(name)
-    if len(left) == len(seeds) == 1 and not called:
-        called |= {n: y for n in left for y, seed in seeds.items() if _fitting(other, n, as_declared(other, n, seed))}
-    if lacking := [shown(n) for n in left if n not in called]:
-        raise UsageError(
-            f"--grad-model {claim.by.source.uri}: its input {lacking[0]!r} is called as nothing in the model is, and "
-            f"no one tensor alone has its shape; it needs {', '.join(lacking)}"
-        )
-    return {**feeds, **{n: as_declared(other, n, seeds[y]) for n, y in called.items()}}, list(called.values())
-
-
-def _fitting(graph: Graph, name: str, value: Array) -> bool:
-    """True if an input may have this value by its declaration."""
-    declared, shape = graph.types.get(name), declared_shape(graph, name)
-    same = declared is None or declared.dtype is None or is_inexact(declared.dtype) == is_inexact(value.dtype)
-    if shape is None or len(shape) != value.ndim:
-        return False
-    return same and all(not isinstance(d, int) or d == size for d, size in zip(shape, value.shape, strict=True))
 
 
 class Stated(Backward):

@@ -26,8 +26,8 @@ from msgspec import Struct
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.assemble import Pair, model_of, record_of
-from gradcheck_cli.checks.claims.claim import put
-from gradcheck_cli.checks.claims.claimed import UNSEEN, RuleGradient, rounding_at, unit_of
+from gradcheck_cli.checks.claims.claim import put, unit_of
+from gradcheck_cli.checks.claims.claimed import UNSEEN, RuleGradient, rounding_at
 from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError, UsageError, counted, shown
