@@ -70,6 +70,11 @@ class Makers:
                     self.readers.setdefault(name, []).append(region.steps.start)
         self.steps, self.regions = len(tape.steps), len(tape.regions)
 
+    def reading(self, name: str, among: Collection[int]) -> Iterable[int]:
+        """The steps that read a tensor; all of `among` where they are fewer: an input may have readers for many ys."""
+        readers = self.readers.get(name, ())
+        return readers if len(readers) <= len(among) else among
+
     def start(self, index: int) -> int:
         """The first step of the outermost composed operator that a step is of, or the step itself."""
         around = self.around(index)
@@ -111,7 +116,7 @@ def steps_between(tape: Tape, xs: Iterable[str], ys: Iterable[str]) -> list[int]
         return reads and starts.isdisjoint(step.node.outputs)
 
     def through(name: str) -> Iterator[tuple[int, Sequence[str]]]:
-        for index in makers.readers.get(name, ()):
+        for index in makers.reading(name, behind):
             if _holds(behind, index) and leads(index, name):
                 yield index, [n for n in tape.steps[index].node.outputs if n]
 
@@ -177,7 +182,7 @@ def parts_between(
     behind, makers = parts_computing(tape, ys), Makers.of(tape)
 
     def through(name: str) -> Iterator[tuple[int, Sequence[str]]]:
-        for index in map(makers.start, makers.readers.get(name, ())):
+        for index in map(makers.start, makers.reading(name, behind)):
             if index in behind and name in behind[index].operands:
                 yield index, [n for n in behind[index].outputs if flows(n)]
 
@@ -310,7 +315,11 @@ class Flow:
     def before(self, names: Iterable[Tensor], through: Callable[[Edge], bool]) -> set[Tensor]:
         """Every tensor that reaches `names` along edges that `through` accepts, `names` included."""
         names = [*names]
-        return {*names, *(edge.source for edge in _walk(names, self._before, through, lambda edge: edge.source))}
+        return {*names, *(edge.source for edge in self.edges_before(names, through))}
+
+    def edges_before(self, names: Iterable[Tensor], through: Callable[[Edge], bool]) -> Iterator[Edge]:
+        """Yields every edge that `through` accepts and by which such edges lead to `names`."""
+        return _walk(names, self._before, through, lambda edge: edge.source)
 
     def into(self, tensor: Tensor) -> list[Edge]:
         """The edges that end in a tensor."""
@@ -471,8 +480,15 @@ class Selecting:
         op = self.flow.ops.get(edge.node.key)
         if op is None or not (op.batching is elementwise or op.lays_out(edge.operand)):
             return False
-        beside = {each.source for each in self.flow.into(edge.target) if each.cut not in _SELECTS} - {edge.source}
-        return beside.isdisjoint(self._fed) and (not beside or beside.isdisjoint(self._moved(self.others - {x})))
+        if any(self._is_other(tensor, x) or tensor in self._fed for tensor in self._beside(edge)):
+            return False  # at the first one: a sum may have thousands
+        behind = self.flow.edges_before(self._beside(edge), lambda each: each.cut != "sizes")
+        return not any(self._is_other(each.source, x) for each in behind)
+
+    def _beside(self, edge: Edge) -> Iterator[Tensor]:
+        """Yields the other tensors that the end of an edge is computed from."""
+        into = (each.source for each in self.flow.into(edge.target) if each.cut not in _SELECTS)
+        return (source for source in into if source != edge.source)
 
     @cached_property
     def _needed(self) -> set[Tensor]:
@@ -481,11 +497,11 @@ class Selecting:
     @cached_property
     def _fed(self) -> set[Tensor]:
         """Tensors that hold numbers of inputs."""
-        return self._moved(self.inputs)
+        return self.flow.behind([("", name) for name in self.inputs], lambda edge: edge.cut != "sizes")
 
-    def _moved(self, names: Iterable[str]) -> set[Tensor]:
-        """Tensors that depend on the numbers of some others, not on their sizes alone."""
-        return self.flow.behind([("", name) for name in names], lambda edge: edge.cut != "sizes")
+    def _is_other(self, tensor: Tensor, x: str) -> bool:
+        scope, name = tensor
+        return not scope and name != x and name in self.others
 
 
 class Dependence(Struct, frozen=True):

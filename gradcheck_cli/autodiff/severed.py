@@ -58,7 +58,15 @@ class Severance:
         """The edges at which the derivative by x ends: the first cut on each path from x to y."""
         needed = self.before(y, any_edge)
         found = self.behind(x, self.passes)
-        return [w for t in found & needed for w in self.flow.out_of(t) if not self.passes(w) and w.target in needed]
+        leading = (w for t in found & needed for w in self._edges(t, needed))
+        return [w for w in leading if not self.passes(w) and w.target in needed]
+
+    def _edges(self, source: Tensor, targets: Collection[Tensor]) -> Iterable[Edge]:
+        """The edges out of a tensor, or those of them into `targets` where these are fewer."""
+        edges = self.flow.out_of(source)
+        if len(edges) <= len(targets):
+            return edges
+        return [w for t in targets for w in self.flow.into(t) if w.source == source]
 
     def mended(self, x: str, y: str) -> bool:
         """True if `--straight-through` would let a gradient through that is cut off now."""

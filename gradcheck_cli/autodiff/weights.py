@@ -8,6 +8,7 @@ alone (a transpose, a constant fill) are computed anew as well.  Products and co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from threading import Lock
 from typing import Any
 from weakref import ref
@@ -15,6 +16,7 @@ from weakref import ref
 import numpy as np
 
 from gradcheck_cli.graph import Array
+from gradcheck_cli.graph.memory import Owned
 from gradcheck_cli.op import Op
 
 LARGE = 1 << 20  # bytes: smaller tensors are always kept
@@ -51,6 +53,7 @@ class TapeValues(dict[str, Array]):
         super().__init__()
         self.recipes: dict[str, Recipe] = {}
         self._left = KEPT
+        self._owned, self._counted = Owned(), 0
 
     def __missing__(self, name: str) -> Array:
         return self.recipes[name].made()
@@ -60,6 +63,11 @@ class TapeValues(dict[str, Array]):
 
     def __len__(self) -> int:
         return super().__len__() + len(self.recipes)
+
+    def owned(self) -> int:
+        """Bytes of its arrays, views counted once; a look at those alone that were added since the last call."""
+        first, self._counted = self._counted, super().__len__()
+        return self._owned.add(islice(self.values(), first, None))
 
     def like(self, name: str) -> Array:
         """An array of a tensor's shape and dtype, with arbitrary numbers."""

@@ -21,7 +21,7 @@ from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.complex_step import linear_groups
 from gradcheck_cli.errors import LimitError, UsageError
 from gradcheck_cli.graph import is_inexact
-from gradcheck_cli.graph.memory import generous, most, owned, spell
+from gradcheck_cli.graph.memory import Owned, generous, most, spell
 from gradcheck_cli.jacobian.cost import HELD, OPERATIONS, Cost, duration, partial_work
 from gradcheck_cli.jacobian.directions import DOT_TESTS, PROJECTIONS, directions_within, reals
 from gradcheck_cli.points.point import Point
@@ -151,7 +151,7 @@ def _backward(steps: Sequence[Step], values: TapeValues) -> float:
 
     def made(*, linear: bool) -> float:
         here = [step for step in steps if bool(linear_groups(step)) is linear]
-        return float(owned(values.like(n) for step in here for n in step.node.outputs if n in values))
+        return float(Owned().add(values.like(n) for step in here for n in step.node.outputs if n in values))
 
     return _LINEAR * made(linear=True) + _OTHER * made(linear=False)
 

@@ -22,7 +22,6 @@ from gradcheck_cli.errors import GradcheckError, NoGradientError, PointError, Un
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.graph.containers import described
-from gradcheck_cli.graph.memory import owned
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.cost import (
     COLORED_STEP,
@@ -108,7 +107,7 @@ class Problem:
     @cached_property
     def held(self) -> int:
         """Bytes of the values on the tape at first use."""
-        return owned(self.tape.values.values())
+        return self.tape.values.owned()
 
     def program(self, x: str) -> Program:
         """The part of the tape that leads from x to y, to be run for stacks of probes."""

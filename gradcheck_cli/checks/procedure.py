@@ -452,8 +452,8 @@ class Procedure:
 
             return row_theories(backward, rows, budget, at, self.kept)
         columns = Columns(backward, structures, budget)
-        return [Theory(each, partial(lambda at: columns.spreads[at], at), backward=backward, cells=columns.cells[at])
-                for at, each in enumerate(columns.values)]  # fmt: skip
+        return [Theory(each, partial(lambda at: columns.spreads[at], at), backward=backward, cells=cells)
+                for at, (each, cells) in enumerate(zip(columns.values, columns.cells, strict=True))]  # fmt: skip
 
     def _take(self, together: Together, position: int, result: PairResult, job: PairJob) -> None:
         """Adds the result of a pair, with what its mode adds to it."""

@@ -82,15 +82,26 @@ def require_broadcast(arrays: Sequence[Array | None]) -> None:
             require_shape(np.broadcast_shapes(*[x.shape for x in arrays if x is not None]), "a result")
 
 
-def owned(arrays: Iterable[Array]) -> int:
-    """Bytes of arrays, memory shared by views counted once."""
-    seen: dict[int, int] = {}
-    for array in arrays:
-        base = array
-        while isinstance(base.base, type(array)):
-            base = base.base
-        seen[id(base)] = base.nbytes
-    return sum(seen.values())
+class Owned:
+    """Bytes of arrays that are added one after another, memory shared by views counted once."""
+
+    def __init__(self) -> None:
+        self.bytes, self._seen = 0, set[int]()
+
+    def add(self, arrays: Iterable[Array]) -> int:
+        """Counts more arrays, which must stay alive; the bytes of all so far."""
+        for base in map(_base, arrays):
+            if id(base) not in self._seen:
+                self._seen.add(id(base))
+                self.bytes += base.nbytes
+        return self.bytes
+
+
+def _base(array: Array) -> Array:
+    """The array whose memory a view shows."""
+    while isinstance(array.base, type(array)):
+        array = array.base
+    return array
 
 
 def is_of_memory(error: BaseException) -> TypeGuard[MemoryError | LimitError | RuntimeError]:

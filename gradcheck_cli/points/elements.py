@@ -180,12 +180,13 @@ def _putting(name: str, held: Any, declared: TensorType) -> Iterator[Node]:
             yield Node("MapConstruct", (f"{name}[0]",), (name,), {"keys": keys}, "gradcheck")
 
 
-def outermost(graph: Graph, name: str) -> str:
-    """The model's own value that an element is part of; a tensor's own name."""
+def outermost(graph: Graph, names: Iterable[str]) -> Iterator[str]:
+    """For each name the model's own value that an element is part of; a tensor's own name."""
     made = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.key == ("gradcheck", "Element")}
-    while name in made:
-        name = made[name]
-    return name
+    for name in names:
+        while name in made:
+            name = made[name]
+        yield name
 
 
 def _inside_outputs(source: Source, settings: Settings, ops: Ops) -> list[str]:

@@ -100,6 +100,8 @@ def consumers(graph: Graph, name: str, ops: Ops) -> Iterator[tuple[Node, int]]:
     """Nodes that read a tensor, and as which operand, through nodes that only move entries and into subgraphs."""
     same = {name}
     for node in graph.all_nodes:
+        if same.isdisjoint(node.inputs):
+            continue
         for index, read in enumerate(node.inputs):
             if read in same:
                 yield node, index
@@ -112,6 +114,8 @@ def _domains(graph: Graph, name: str, ops: Ops) -> Iterator[tuple[Node, int, boo
     yield from ((node, index, True) for node, index in consumers(graph, name, ops))
     like = {name}
     for node in graph.nodes:
+        if like.isdisjoint(node.inputs):
+            continue
         for index, read in enumerate(node.inputs):
             if read in like:
                 if read != name:

@@ -11,7 +11,7 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import gradients, units_between
-from gradcheck_cli.checks.health.checkup import Checkup, Descent, random_cotangent
+from gradcheck_cli.checks.health.checkup import Checkup, Dependents, Descent, random_cotangent
 from gradcheck_cli.graph import Node
 from gradcheck_cli.results.measures import KEPT, SAMPLES, Health, Layer
 from gradcheck_cli.settings import Settings
@@ -138,7 +138,7 @@ def test_one_pass_serves_all_xs_and_all_layers():
 
     ops = with_rule("Tanh", counted)
     tape = gc.Model(deep("Tanh").source, ops).tape(["a11"], Settings())
-    checkup = Checkup("a11", 0, lambda: None)
+    checkup = Checkup("a11", 0, lambda: None, Dependents())
     checkup.at(tape, ["x", *(f"w{i}" for i in range(DEPTH))], ["x"], 0)
     assert len(calls) == DEPTH
     assert all(checkup.health(name) is not None for name in ("x", "w0", "w11"))

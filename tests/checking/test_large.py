@@ -25,7 +25,7 @@ from gradcheck_cli.compare.partial import far_apart
 from gradcheck_cli.errors import LimitError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
-from gradcheck_cli.graph.memory import owned
+from gradcheck_cli.graph.memory import Owned
 from gradcheck_cli.verdict.differences import rms, scales
 from tests.checking import small
 
@@ -279,7 +279,7 @@ def test_what_fits_is_not_refused() -> None:
 
 def test_memory_that_views_share_counts_once() -> None:
     x = np.zeros((100, 8))
-    assert owned([x, x.T, x[1:].reshape(-1), np.broadcast_to(x, (9, 100, 8)), x.copy()]) == 2 * x.nbytes
+    assert Owned().add([x, x.T, x[1:].reshape(-1), np.broadcast_to(x, (9, 100, 8)), x.copy()]) == 2 * x.nbytes
 
 
 @pytest.mark.parametrize("size", [1, 1 << 17, (1 << 20) + 3])

@@ -165,7 +165,7 @@ class RuntimeComparison:
         # onnxruntime's kernels may leave results of empty inputs unwritten
         if empty := [name for name, value in feeds.items() if not value.size]:
             raise Unanswered(f"input {empty[0]!r} has no entries")
-        outputs = list(dict.fromkeys(outermost(graph, y) for y in asked))
+        outputs = list(dict.fromkeys(outermost(graph, asked)))
         whole = {*outputs} <= {*graph.outputs} and {*graph.free_inputs} <= {*feeds}
         text = Path(path).suffix.lower() in FORMATS  # which onnxruntime does not read
         data = b"" if whole and not text else part_of(path, outputs)
@@ -194,7 +194,8 @@ class RuntimeComparison:
         feeds, tape = asked.question.feeds, asked.point.tape
         ys = [y for y in self.ys if y in asked.answer and _finite(tape, y) and not self.held[y].unfit]
         runs = Roundings(self.source.graph, self.settings.seed, self.ops, feeds, tuple(ys))
-        open_ = [y for y in ys if not self._settled(runs, y, asked)]
+        size = sum(var.like.nbytes for var in tape.named.values())
+        open_ = [y for y in ys if not self._settled(runs, y, asked, size)]
         self.looked_once = True
         looked = self._looked(asked, open_, until) if open_ else None
         for y in ys:
@@ -210,13 +211,12 @@ class RuntimeComparison:
             if looked is not None and y in open_:
                 looked.judge(held, runs, theirs, self.source)
 
-    def _settled(self, runs: Roundings, y: str, asked: PendingQuestion) -> bool:
+    def _settled(self, runs: Roundings, y: str, asked: PendingQuestion, size: int) -> bool:
         """True if a y needs no look at single nodes: it agrees closely, or differs a little in a large model."""
         from gradcheck_cli.checks.forward.stepwise import CLOSE, near
 
-        named, theirs = asked.point.tape.named, asked.answer[y]
-        ours = named[y].value
-        size, file = (sum(var.value.nbytes for var in named.values()), os.path.getsize(self.source.uri))
+        ours, theirs = asked.point.tape.named[y].value, asked.answer[y]
+        file = os.path.getsize(self.source.uri)
         large = size > _SMALL or file > _SMALL  # a comparison node by node would take long
         cheap = len(self.source.graph.nodes) <= _FEW and size <= _LITTLE and file <= _LITTLE
         wanted = theirs.dtype == np.float16 or (not self.looked_once and cheap)
@@ -232,7 +232,7 @@ class RuntimeComparison:
         from gradcheck_cli.formats.onnx.file import computed_in
 
         graph, named = self.source.graph, asked.point.tape.named
-        outer = {outermost(graph, y) for y in ys}
+        outer = {*outermost(graph, ys)}
         outputs = [name for name in asked.question.outputs if name in outer]
         question, found = replace(asked.question, outputs=outputs), Looked()
         step = Stepwise(graph, self.ops, self.settings.seed, question, asked.question.feeds, ys)

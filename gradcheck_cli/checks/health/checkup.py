@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
+from weakref import ref
 
 import numpy as np
 from msgspec import Struct, field
@@ -51,7 +52,8 @@ class Checkups:
 
     def __init__(self, ys: Iterable[str], inputs: Sequence[str], seed: int, tick: Callable[[], None]) -> None:
         self.inputs = inputs
-        self.of = {y: Checkup(y, seed, tick) for y in ys}
+        data = Dependents()
+        self.of = {y: Checkup(y, seed, tick, data) for y in ys}
 
     def at(self, tapes: Mapping[str, Tape], pairs: Iterable[tuple[str, str]], index: int) -> None:
         """Measures one point: the forward run for each y, and the pairs (x, y)."""
@@ -88,11 +90,24 @@ class Checkups:
         return replace(record, gradient=found if health is None else {**found, "health": health})
 
 
+class Dependents:
+    """The tensors of a tape that depend on the model's inputs, found once for all ys."""
+
+    def __init__(self) -> None:
+        self._last: tuple[ref[Tape], list[str], set[str]] | None = None
+
+    def of(self, tape: Tape, starts: list[str]) -> set[str]:
+        """Tensors that depend on some tensors of a tape."""
+        if self._last is None or self._last[0]() is not tape or self._last[1] != starts:
+            self._last = ref(tape), starts, _reached(tape, starts)
+        return self._last[2]
+
+
 class Checkup:
     """The health of d y/d x for all xs of one y, point by point; `tick` is called for every cotangent."""
 
-    def __init__(self, y: str, seed: int, tick: Callable[[], None]) -> None:
-        self.y, self.seed, self.tick = y, seed, tick
+    def __init__(self, y: str, seed: int, tick: Callable[[], None], data: Dependents) -> None:
+        self.y, self.seed, self.tick, self.data = y, seed, tick, data
         self.activity = Activity()
         self.names: dict[str, str] = {}  # of xs, on the tapes
         self.visits: dict[str, list[Visit]] = {}
@@ -113,7 +128,7 @@ class Checkup:
         self.names.update((x, tape.named[x].name) for x in xs)
         self.descended = Descended(random_cotangent(y.value, [self.seed, index, 2]), {})
         starts = [tape.named[n].name for n in inputs if n in tape.named] or [self.names[x] for x in xs]
-        data = _reached(tape, starts)
+        data = self.data.of(tape, starts)
         if not self._visit(tape, self.descended, xs, data) and len(xs) > 1:  # a rule is missing or broken for some x
             for x in xs:
                 self._visit(tape, self.descended, [x], data)
