@@ -107,7 +107,7 @@ LINES: Mapping[str, tuple[Callable[[int], Parts], int, int, Mapping[str, Any]]] 
     "nodes, residual": (residual, 2500, 20, {}),
     "operands": (operands, 5000, 20, {}),
     "pieces": (pieces, 250, 20, {}),
-    "parameters": (parameters, 250, 10, {"params": True}),
+    "parameters": (parameters, 2500, 10, {"params": True}),
     "outputs": (outputs, 250, 10, {}),
     "inputs": (inputs, 250, 10, {}),
     "iterations": (iterations, 2500, 20, {}),
