@@ -27,6 +27,7 @@ from gradcheck_cli.ops.pool import average_pool_vjp, shared_out, unpooled
 _TANH, _CONV, _POOL, _SLICE, _MISH = (OPS["", name] for name in ("Tanh", "Conv", "AveragePool", "Slice", "Mish"))
 _SOFTMAX, _HARD_SWISH = OPS["", "Softmax"], OPS["", "HardSwish"]
 _MOST = 1 << 30
+_FEW_CHANNELS = 8
 _MOST_TAPS = 32  # of filters, beyond which all windows would be too much to hold
 
 
@@ -74,10 +75,14 @@ def mish(x: Var) -> Var:
 def conv_by_convolutions(
     ct: Var, y: Var, x: Var, w: Var, *b: Var, group: int, **geometry: Any
 ) -> tuple[Var | None, ...]:
-    """Of a convolution of stride 1 ct_x is one too, by the filters turned around; ct_w are products."""
+    """Of a convolution of stride 1 ct_x is one too, by the filters turned around; ct_w are products.
+
+    Not for few channels, such as those of an image: runtimes compute as many at once as a vector register holds.
+    """
     ct_x = ct_w = None
     if sym.wanted(x):
-        plain = max(geometry["strides"]) == 1 and min(_margins(w, geometry)) >= 0
+        few = group == 1 and w.shape[1] <= _FEW_CHANNELS
+        plain = not few and max(geometry["strides"]) == 1 and min(_margins(w, geometry)) >= 0
         ct_x = _turned(ct, w, group, geometry) if plain else scattered(ct, w, x, group, geometry)
     if sym.wanted(w):
         ct_w = _to_filters(ct, x, w, group, geometry)

@@ -151,6 +151,34 @@ def test_windows_of_depthwise_filters_are_not_held(tmp_path: Path):
     assert list(ops(graph)).count("MatMul") == 3
 
 
+CHANNELS = {  # of x: the attributes, and the operator that gives its cotangent
+    "an image": (3, "pads=[1,1,1,1]", "ConvTranspose"),
+    "an image by steps": (3, "pads=[1,0,1,1], strides=[2,2]", "ConvTranspose"),
+    "more padding than taps": (3, "pads=[3,3,3,3]", "ConvTranspose"),
+    "eight": (8, "dilations=[2,1], pads=[2,1,2,1]", "ConvTranspose"),
+    "nine": (9, "dilations=[2,1], pads=[2,1,2,1]", "Conv"),
+    "nine, no pads": (9, "strides=[1,1]", "Conv"),
+    "nine by steps": (9, "pads=[1,0,1,1], strides=[2,2]", "ConvTranspose"),
+}
+
+
+@pytest.mark.parametrize(("channels", "attributes", "op"), CHANNELS.values(), ids=CHANNELS)
+def test_few_channels_are_summed_by_the_transposed_convolution(channels, attributes, op, tmp_path: Path):
+    text = f"""(float[N,{channels},H,W] x, float[4,{channels},3,3] w) => (float loss) {{
+        y = Conv<{attributes}>(x, w) e = Sin(y) q = Mul(e, e) loss = ReduceSum<keepdims=0>(q) }}"""
+    graph = saved(tmp_path, text, ["x"])
+    (last,) = (node for node in graph.node if node.op_type in ("Conv", "ConvTranspose") and "grad" in node.name)
+    assert last.op_type == op
+    model, rng = gc.load(tmp_path / "m.onnx"), np.random.default_rng(0)
+    (gradient,) = gc.gradients(model["loss"], [model["x"]])
+    for sizes in ((2, 6, 7), (1, 5, 5), (3, 8, 9)):
+        x = rng.normal(size=(sizes[0], channels, *sizes[1:]))
+        feeds = {"x": x.astype(np.float32), "w": rng.normal(size=(4, channels, 3, 3)).astype(np.float32)}
+        (found,) = run(str(tmp_path / "g.onnx"), feeds, [graph.output[1].name]).values()
+        (exact,) = gc.run([gradient], feeds)
+        np.testing.assert_allclose(found, exact, rtol=0, atol=CLOSE * np.abs(exact).max())
+
+
 def test_lines_without_any_share_send_nothing_on(tmp_path: Path):
     text = """(float[2,3] x, float[2,3] far) => (float loss) {
         m = Add(x, far) y = Softmax(m) n = IsNaN(y) z = Sub(x, x) k = Where(n, z, y)
