@@ -1,7 +1,7 @@
 """All engines that can be installed, held against the conformance cases: `python -m benchmarks.conformance [--out DIR]`.
 
 Each engine gets a virtual environment of its own, or the one that `--python NAME=FILE` says; one that cannot be
-installed here is left out, and told.  Prints the table of README, and writes scores and scoreboard.
+installed or started here is left out, and told.  Prints the table of README, and writes scores and scoreboard.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import venv
 from pathlib import Path
 
 from benchmarks.table import Table
+from gradcheck_cli.errors import UsageError
 from gradcheck_cli.reference.engines import ENGINES
 from gradcheck_cli.reference.scores import STATUSES, Score, Scored, cases_in, publish, run, write
 
@@ -25,7 +26,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "onnx2torch": ("onnx2torch==1.5.15", "torch", "torchvision"),
     "onnx2pytorch": ("onnx2pytorch==0.6.0", "torch", "torchvision"),
     "tinygrad": ("tinygrad==0.14.0", "onnx"),
-    "jaxonnxruntime": ("jaxonnxruntime==0.3.0", "jax", "absl-py", "chex"),
+    "jaxonnxruntime": ("jaxonnxruntime==0.3.0", "jax", "absl-py", "chex", "onnx"),
 }
 COMPILING = {"tinygrad": 15}  # engines that compile for each shape: one case in so many
 
@@ -43,7 +44,12 @@ def main() -> int:
             if not python:
                 continue
             start = time.perf_counter()
-            scores.append(run(engine, cases_in(cases)[:: COMPILING.get(engine, 1)], python, _unheard))
+            try:
+                score = run(engine, cases_in(cases)[:: COMPILING.get(engine, 1)], python, _unheard)
+            except UsageError as error:  # it does not start there
+                print(f"{engine} is left out: {error}", file=sys.stderr)
+                continue
+            scores.append(score)
             seconds[engine] = time.perf_counter() - start
             scores[-1].write(given.out / f"{engine}.json")
             print(f"{engine}: {seconds[engine]:.0f} s", file=sys.stderr, flush=True)
