@@ -68,6 +68,7 @@ PATIENCE = 30.0  # seconds for a case
 CHUNK = 8  # cases that a process takes at a time
 AGAIN = 3  # draws of numbers with which a step is tried alone
 TRIES = 400  # smaller models that are tried of one that fails
+LATER = 15.0  # seconds past its time for which a run goes on shrinking what failed
 SHRUNK = 6  # models of one kind of fault that a process shrinks; more are counted
 _POOLS = ("AveragePool", "LpPool", "MaxPool")
 _SIZES = {
@@ -493,7 +494,7 @@ def _answers(numbers: Sequence[int]) -> list[CaseAnswer]:
 def answers(job: FuzzJob, numbers: Iterable[int], jobs: int, until: float) -> Iterator[CaseAnswer]:
     """Answers of cases as they come, in processes of their own; no case begins after a time by `time.monotonic`.
 
-    A case that ends its process has crashed.
+    A case that ends its process has crashed.  What fails shortly before the time may stay larger than it could be.
     """
     ahead = iter(numbers)
     context = get_context("spawn")
@@ -512,6 +513,8 @@ def answers(job: FuzzJob, numbers: Iterable[int], jobs: int, until: float) -> It
                     break
                 if time.monotonic() > until:
                     late.set()
+                if time.monotonic() > until + LATER:
+                    stopped.set()
                 for done in wait(pending, 0.2, FIRST_COMPLETED).done:
                     yield from done.result()
                     del pending[done]
