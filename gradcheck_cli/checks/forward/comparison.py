@@ -194,7 +194,7 @@ class RuntimeComparison:
         feeds, tape = asked.question.feeds, asked.point.tape
         ys = [y for y in self.ys if y in asked.answer and _finite(tape, y) and not self.held[y].unfit]
         runs = Roundings(self.source.graph, self.settings.seed, self.ops, feeds, tuple(ys))
-        size = sum(var.like.nbytes for var in tape.named.values())
+        size = max(os.path.getsize(self.source.uri), sum(var.like.nbytes for var in tape.named.values()))
         open_ = [y for y in ys if not self._settled(runs, y, asked, size)]
         self.looked_once = True
         looked = self._looked(asked, open_, until) if open_ else None
@@ -212,13 +212,15 @@ class RuntimeComparison:
                 looked.judge(held, runs, theirs, self.source)
 
     def _settled(self, runs: Roundings, y: str, asked: PendingQuestion, size: int) -> bool:
-        """True if a y needs no look at single nodes: it agrees closely, or differs a little in a large model."""
+        """True if a y needs no look at single nodes: it agrees closely, or differs a little in a large model.
+
+        `size` are the bytes of the file or of the run, whichever is larger.
+        """
         from gradcheck_cli.checks.forward.stepwise import CLOSE, near
 
         ours, theirs = asked.point.tape.named[y].value, asked.answer[y]
-        file = os.path.getsize(self.source.uri)
-        large = size > _SMALL or file > _SMALL  # a comparison node by node would take long
-        cheap = len(self.source.graph.nodes) <= _FEW and size <= _LITTLE and file <= _LITTLE
+        large = size > _SMALL  # a comparison node by node would take long
+        cheap = len(self.source.graph.nodes) <= _FEW and size <= _LITTLE
         wanted = theirs.dtype == np.float16 or (not self.looked_once and cheap)
         if wanted and not large and runs.known(y):
             return False  # rounding of y hides more than rounding of a single node
