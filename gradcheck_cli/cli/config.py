@@ -314,12 +314,22 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
 
 
 def _listed(check: str, rows: Sequence[InForce]) -> str:
-    """The settings of one check as a table."""
-    from gradcheck_cli.report.text import table
+    """The settings of one check as a table; where it is too wide, origins follow the values in brackets."""
+    from gradcheck_cli.cli.output import style_of
+    from gradcheck_cli.report.text import columns, table, wrapped
 
-    lines = [(each.setting, shown(each.value), shown(each.origin)) for each in rows]
+    cells = [("setting", "value", "from"), *((each.setting, shown(each.value), shown(each.origin)) for each in rows)]
+    lines, width = table(cells, "<<<"), style_of({}).width
+    if max(map(columns, lines)) > width:
+        labels = table([row[:1] for row in cells], "<")
+        left = max(map(len, labels)) + 2
+        lines = [
+            part
+            for label, (_, value, origin) in zip(labels, cells, strict=True)
+            for part in wrapped(f"{value} [{origin}]", width, label.ljust(left), " " * left)
+        ]
     head = f"{shown(check)}\n\n" if check else ""
-    return head + "\n".join(table([("setting", "value", "from"), *lines], "<<<")) + "\n"
+    return head + "\n".join(lines) + "\n"
 
 
 _Layer: TypeAlias = Mapping[

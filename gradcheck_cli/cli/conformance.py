@@ -132,6 +132,7 @@ def _print(score: Score) -> None:
 
 def _print_board(scores: list[Score]) -> None:
     """A row for each operator at which some engine is wrong, then the sums."""
+    from gradcheck_cli.cli.output import style_of
     from gradcheck_cli.reference.scores import table
 
     names, rows = table(scores)
@@ -143,7 +144,7 @@ def _print_board(scores: list[Score]) -> None:
         if any(each["wrong"] or each["forward"] for each in counts):
             shownrows.add_row(shown(operator), *(_cell(each) for each in counts))
     shownrows.add_row("all", *(_cell(sum((c[i] for _, c in rows), Counter())) for i in range(len(names))))
-    Console(width=None if sys.stdout.isatty() else 200).print(shownrows)
+    Console(width=None if sys.stdout.isatty() else min(style_of({}).width, 200)).print(shownrows)
 
 
 def _cell(counts: Counter[str]) -> str:

@@ -116,9 +116,16 @@ def exhausted(error: MemoryError | LimitError | RuntimeError, where: str = "", l
     place = f"{where}: " if where else ""
     if isinstance(error, LimitError):
         return LimitError(f"{place}{error}", code=error.code)
-    what = "no room for a thread" if isinstance(error, RuntimeError) else str(error) or "out of memory"
+    what = "no room for a thread" if isinstance(error, RuntimeError) else _refused(error)
     hint = f"{_allowing(_asked(error), least)}smaller sizes (--x-shape, --dim) or a lower --jobs need less"
     return LimitError(f"{place}{what}; {hint}", code="GC602")
+
+
+def _refused(error: MemoryError) -> str:
+    """What memory did not suffice for, in our words where NumPy has its own."""
+    if isinstance(error, TooLarge) or not (size := _asked(error)):
+        return str(error) or "out of memory"
+    return f"no room for an array of {spell(size)}"
 
 
 def _asked(error: MemoryError | RuntimeError) -> float:

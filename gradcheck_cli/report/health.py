@@ -144,9 +144,8 @@ def _facts(checks: Sequence[Check]) -> Iterator[str]:
         yield "zero everywhere"
     yield from _entries(max(found, key=lambda h: h.nonfinite.entries))
     yield from _dead(max(found, key=lambda h: (h.dead, h.units)))
-    if all(c.status == "severed" for c in checks):
-        yield "gradient norm first/last layer -"
-    elif ratios := [h for h in found if h.ratio is not None]:
+    ratios = [h for h in found if h.ratio is not None]
+    if ratios and any(c.status != "severed" for c in checks):  # nothing flows through a cut
         yield _flow(max(ratios, key=lambda h: abs(math.log(h.ratio)) if h.ratio and h.ratio > 0 else math.inf))
 
 

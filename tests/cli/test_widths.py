@@ -294,6 +294,14 @@ def test_sentences_of_commands_wrap_and_commands_to_copy_do_not(
         assert len(lines) == len(whole.splitlines())
 
 
+@pytest.mark.parametrize("width", [80, 200])
+def test_settings_fit(gradcheck: Command, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = gradcheck("config").out.splitlines()
+    assert max(map(columns, lines)) <= width
+    assert [each.split()[0] for each in lines if not each.startswith(" ")][:3] == ["setting", "x", "y"]
+
+
 def test_a_terminal_wraps_sentences_too(folder: Path) -> None:
     proven = in_a_terminal(40, "prove", "Conv", NO_COLOR="1")
     assert max(map(columns, proven.splitlines())) <= 40

@@ -124,6 +124,9 @@ def test_running_out_names_the_place_where_it_is_known() -> None:
     assert str(memory.exhausted(MemoryError())).startswith("out of memory; smaller sizes")
     assert str(memory.exhausted(MemoryError("too much"), "node 1 Add 'y'")).startswith("node 1 Add 'y': too much; ")
     assert memory.exhausted(LimitError("time", code="GC601")).code == "GC601"
+    with pytest.raises(MemoryError) as numpys:
+        np.ones(1 << 45)
+    assert str(memory.exhausted(numpys.value)).startswith("no room for an array of 256 TiB; ")
     assert str(memory.exhausted(RuntimeError("can't start new thread"))).startswith("no room for a thread; ")
 
 
