@@ -47,12 +47,12 @@ def teach() -> None:
     """Lets NumPy and the evaluator of this process compute on numbers of 50 digits."""
     mpmath.mp.dps = DIGITS
     for name, function in METHODS.items():
-        setattr(mpmath.mpf, name, lambda number, function=getattr(mpmath, function): function(number))
+        setattr(mpmath.mpf, name, _method(getattr(mpmath, function)))
     mpmath.mpf.astype = lambda number, _: number  # a sum over all axes is a number, no array
     for name, test in TESTS.items():
         setattr(np, name, _of_objects(getattr(np, name), test))
     for module, kind in ROUNDING.items():
-        setattr(module, "np", SimpleNamespace(**{**vars(np), "float32": kind}))
+        module.np = SimpleNamespace(**{**vars(np), "float32": kind})
     op_cast.cast_to = op_cast_like.cast_to = _kept(op_cast.cast_to)
     _op.OpRunBinary.run = _alike(_op.OpRunBinary.run)
     _op.OpRunBinaryNum.run = _alike(_op.OpRunBinaryNum.run)
@@ -66,6 +66,10 @@ _FLOATS: dict[Any, Callable[[Any], Any]] = {
     onnx.AttributeProto.FLOAT: lambda attribute: attribute.f,
     onnx.AttributeProto.FLOATS: lambda attribute: [*attribute.floats],
 }
+
+
+def _method(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda number: function(number)
 
 
 def _of_objects(plain: Callable[..., Any], test: Callable[[Any], bool]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from benchmarks.digits import DIGITS, teach, wide
+from benchmarks.digits import teach, wide
 
 STEP = "1e-15"  # errors of central differences: its square, and 1e-50 by it
 LINEAR = (2.0**-13, 2.0**-14)  # steps in float64: where both agree with a gradient, the function is linear
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def confirmed(folder: Path) -> tuple[str, str]:
-    """Which slopes confirm the gradients of a case; else "" and the reason for which those of 50 digits do not."""
+    """The slopes that confirm the gradients of a case; else "" and the reason for which those of 50 digits do not."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         if (said := _tried(folder, wide, [mpmath.mpf(STEP)])) == "":

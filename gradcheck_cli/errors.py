@@ -16,8 +16,9 @@ A mismatch of gradients is a result, never an exception.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 VERSION = "0.1.0"  # of gradcheck; pyproject.toml reads it here
@@ -244,6 +245,15 @@ def _snippet(text: str, column: int, width: int = 100) -> str:
         return ""
     pad = "".join("\t" if c == "\t" else " " for c in text[start : column - 1])
     return f"\n  {shown}\n  {pad}^"
+
+
+@contextmanager
+def unwarned() -> Iterator[None]:
+    """Forks without the warnings of Python and of JAX, where it is imported: threads here wait, and none holds a lock."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+        yield
 
 
 def sendable(error: BaseException) -> BaseException:

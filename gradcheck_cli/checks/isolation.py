@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from gradcheck_cli.errors import GradcheckError, LimitError, sendable
+from gradcheck_cli.errors import GradcheckError, LimitError, sendable, unwarned
 from gradcheck_cli.graph.memory import spell
 
 T = TypeVar("T")
@@ -98,8 +97,7 @@ def run(call: Callable[[], T], bounds: Bounds) -> T:
     sys.stderr.flush()
     interrupt = _KeptBack()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # on threads: those here wait, and none holds a lock
+        with unwarned():
             pid = os.fork()
     except OSError:
         interrupt.restore()

@@ -7,7 +7,6 @@ waits until each is taken.  What a process that died has left undone is done her
 from __future__ import annotations
 
 import signal
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
-from gradcheck_cli.errors import sendable
+from gradcheck_cli.errors import sendable, unwarned
 
 Result = TypeVar("Result")
 Tally = Counter[str]
@@ -62,8 +61,7 @@ class _Worker(Generic[Result]):
         self.run, self.tally = run, tally
         self.answers, theirs = context.Pipe(duplex=False)
         self.process = context.Process(target=_serve, args=(run, pieces, tally, theirs, [*others, self.answers]))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # on threads: those here wait, and none holds a lock
+        with unwarned():
             self.process.start()
         theirs.close()
 

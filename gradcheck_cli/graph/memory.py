@@ -122,7 +122,7 @@ def exhausted(error: MemoryError | LimitError | RuntimeError, where: str = "", l
 
 
 def _refused(error: MemoryError) -> str:
-    """What memory did not suffice for, in our words where NumPy has its own."""
+    """The array that memory did not suffice for, in our words where NumPy has its own."""
     if isinstance(error, TooLarge) or not (size := _asked(error)):
         return str(error) or "out of memory"
     return f"no room for an array of {spell(size)}"

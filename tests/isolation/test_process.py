@@ -55,6 +55,19 @@ def test_a_bug_keeps_its_traceback() -> None:
     assert "in faulty" in str(caught.value.__cause__)
 
 
+def test_threads_of_other_libraries_bring_no_warning() -> None:
+    """Python warns of a fork beside threads, and JAX, once it is imported, of every fork."""
+    code = """if True:
+        import os, warnings
+        from gradcheck_cli.checks.isolation import Bounds, run
+        from gradcheck_cli.engine.forks import forked
+        os.register_at_fork(before=lambda: warnings.warn("os.fork() was called. JAX is multithreaded.", RuntimeWarning))
+        assert run(lambda: 2, Bounds()) == 2
+        assert [found() for _, found in forked(len, [range(3), range(2)], 2, {})] == [3, 2]
+    """
+    assert subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, check=True).stderr == b""
+
+
 def test_an_error_that_cannot_be_sent_is_told() -> None:
     class Local(Exception):
         pass
