@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rich_click as click
-from rich.console import Console
-from rich.table import Table
 
 from gradcheck_cli.cli.options import TEXT_OR_JSON, OutputPath
 from gradcheck_cli.errors import counted, shown
@@ -134,20 +132,21 @@ def _print_board(scores: list[Score]) -> None:
     """A row for each operator at which some engine is wrong, then the sums."""
     from gradcheck_cli.cli.output import style_of
     from gradcheck_cli.reference.scores import table
+    from gradcheck_cli.report.text import table as aligned
 
-    names, rows = table(scores)
-    shownrows = Table(box=None, pad_edge=False, header_style="bold")
-    shownrows.add_column("operator")
-    for name in names:
-        shownrows.add_column(shown(name), justify="right")
-    for operator, counts in rows:
-        if any(each["wrong"] or each["forward"] for each in counts):
-            shownrows.add_row(shown(operator), *(_cell(each) for each in counts))
-    shownrows.add_row("all", *(_cell(sum((c[i] for _, c in rows), Counter())) for i in range(len(names))))
-    Console(width=None if sys.stdout.isatty() else min(style_of({}).width, 200)).print(shownrows)
+    names, counted_by = table(scores)
+    sums = ("all", [sum((counts[i] for _, counts in counted_by), Counter()) for i in range(len(names))])
+    wrong = [row for row in counted_by if any(_wrong(counts) for counts in row[1])]
+    rows = [(shown(operator), *map(_cell, counts)) for operator, counts in (*wrong, sums)]
+    head = ("operator", *map(shown, names))
+    click.echo("right / wrong / refused of each engine, where one is wrong\n")
+    click.echo("\n".join(aligned([head, *rows], "<" + ">" * len(names), width=style_of({}).width)))
+
+
+def _wrong(counts: Counter[str]) -> int:
+    return counts["wrong"] + counts["forward"]
 
 
 def _cell(counts: Counter[str]) -> str:
-    """Right, wrong and refused of an engine."""
-    bad = counts["wrong"] + counts["forward"]
-    return f"{counts['right']} right, {bad} wrong, {counts['refused'] + counts['crashed']} refused" if counts else "-"
+    """Right, wrong and refused of an engine; a crash is a refusal here."""
+    return f"{counts['right']} / {_wrong(counts)} / {counts['refused'] + counts['crashed']}" if counts else "-"
