@@ -410,3 +410,27 @@ PYTHON = [
 def test_python_that_gives_no_operator(tmp_path, target, message):
     text = f"gradcheck: 1\nops:\n  acme.F: {{python: '{target}'}}\n"
     assert problems(tmp_path, text, allow_python=True)[0].startswith(message)
+
+
+CONSTANTS = [
+    ("one", "value_float = @beta", "8:7: 'value_float' of Constant cannot be 'one'"),
+    ("1.0", "value_float = 'a'", "8:7: 'value_float' of Constant cannot be 'a'"),
+    ("1.0", "value_int = 2.0e20", "8:7: 'value_int' of Constant cannot be 2.0000000400817547e+20"),
+    ("1.0", "value_int = 99999999999999999999", "8:7: not ONNX's text syntax: a number in it is too large"),
+]
+
+
+@pytest.mark.parametrize("beta, attribute, message", CONSTANTS)
+def test_constants_that_cannot_be(tmp_path, beta, attribute, message):
+    text = f"""\
+        gradcheck: 1
+        ops:
+          own.Scaled:
+            inputs: [x]
+            outputs: [y]
+            attrs: {{beta: {beta}}}
+            forward: |
+              b = Constant <{attribute.replace("'", '"')}> ()
+              y = Mul (b, x)
+        """
+    assert problems(tmp_path, text) == [message]

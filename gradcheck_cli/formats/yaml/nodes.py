@@ -322,6 +322,8 @@ class TextReader:
     def _parsed(self, parse: Callable[[str], Any], statement: Statement) -> Any:
         try:
             return parse(statement.text)
+        except IndexError:  # its parser's, for integers of more than 64 bits
+            text = "a number in it is too large"
         except (parser.ParseError, RuntimeError, ValueError) as error:  # a number such as 1e is a RuntimeError
             text = error.args[0]
             text = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error)
@@ -398,8 +400,11 @@ def missing_reference(name: str, bound: Mapping[str, Any] | None) -> str:
 
 
 def constant_value(node: Node) -> Array | None:
-    """The value of a Constant node; None for other nodes."""
+    """The value of a Constant node; None for other nodes.  Raises GradcheckError for one that an attribute cannot have."""
     if node.key != ("", "Constant") or len(node.outputs) != 1 or len(node.attrs) != 1:
         return None
     [(kind, value)] = node.attrs.items()
-    return np.asarray(value, CONSTANTS.get(kind))
+    try:
+        return np.asarray(value, CONSTANTS.get(kind))
+    except (ValueError, TypeError, OverflowError):
+        raise GradcheckError(f"{kind!r} of Constant cannot be {show(value)}") from None
