@@ -230,6 +230,7 @@ class ZooRun:
             raise KeyboardInterrupt(self.results.interrupted(jobs, time.monotonic() - began)) from None
         finally:
             self.stopped = True  # for the thread that waits for first checks
+        self.before = {}  # they are read again with what is new
         if self.results.output.style.verbosity >= 0:
             self._say_alike()
             self._say_where(len(jobs))
