@@ -100,7 +100,8 @@ def _read(folder: Path) -> onnx.ModelProto:
     model = onnx.load(folder / "model.onnx")
     for node in model.graph.node:
         modes = {a.name: a.s for a in node.attribute}
-        if node.op_type == "Resize" and modes.get("coordinate_transformation_mode") != b"tf_crop_and_resize":
+        reads = modes.get("coordinate_transformation_mode") == b"tf_crop_and_resize"
+        if node.op_type == "Resize" and len(node.input) > 2 and not reads:
             node.input[1] = ""
     return model
 
