@@ -27,7 +27,7 @@ def _unary(op: str) -> Callable[[Var], Var]:
 
 abs, exp, log, sqrt = _unary("Abs"), _unary("Exp"), _unary("Log"), _unary("Sqrt")
 sin, cos, tan = _unary("Sin"), _unary("Cos"), _unary("Tan")
-sinh, cosh, tanh = _unary("Sinh"), _unary("Cosh"), _unary("Tanh")
+sinh, cosh, tanh, arctanh = _unary("Sinh"), _unary("Cosh"), _unary("Tanh"), _unary("Atanh")
 erf, sigmoid, relu, softplus = _unary("Erf"), _unary("Sigmoid"), _unary("Relu"), _unary("Softplus")
 reciprocal, sign = _unary("Reciprocal"), _unary("Sign")
 floor, ceil, round_ = _unary("Floor"), _unary("Ceil"), _unary("Round")
