@@ -2,7 +2,7 @@
 
 $ python examples/saliency.py model
 $ gradcheck grad image.onnx --x image --y 'scores[0,1]' -o saliency.onnx
-saliency.onnx  14 nodes, 11 of them added
+saliency.onnx  12 nodes, 9 of them added
   output  image_grad [1,1,8,8] float32
   run     onnxruntime.InferenceSession('saliency.onnx').run(['image_grad'], {'image': ...})
 $ python examples/saliency.py

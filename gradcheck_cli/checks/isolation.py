@@ -7,6 +7,7 @@ it when its time is over.  A pipe that it holds as a leash kills it if this proc
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import pickle
@@ -155,7 +156,7 @@ def _serve(call: Callable[[], Any], bounds: Bounds, answers: int, leash: int) ->
         try:
             answer = pickle.dumps(("value", call()), protocol=5)
         except BaseException as error:
-            answer = _packed(error)
+            answer = _packed(MemoryError() if bounds.memory is not None and _is_without_room(error) else error)
         sys.stdout.flush()
         sys.stderr.flush()
         left = memoryview(pickle.dumps(({n: text.getvalue() for n, text in texts.items()}, answer), protocol=5))
@@ -177,8 +178,18 @@ def _collected() -> dict[str, io.StringIO]:
     return found
 
 
+def _is_without_room(error: BaseException) -> bool:
+    """True for the error of Python itself where there is no memory for the frame of a call (CPython 3.11)."""
+    return isinstance(error, SystemError) and "without exception set" in str(error)
+
+
 def _packed(error: BaseException) -> bytes:
-    """An exception with its traceback, pickled."""
+    """An exception with its traceback, pickled; what its frames hold is freed, for memory may have run out."""
+    before: BaseException | None = error
+    while before is not None:
+        traceback.clear_frames(before.__traceback__)
+        before = before.__cause__ or before.__context__
+    gc.collect()
     return pickle.dumps(("error", sendable(error), "".join(traceback.format_exception(error))), protocol=5)
 
 

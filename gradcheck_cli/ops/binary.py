@@ -151,8 +151,8 @@ BINARY: list[Op] = [
     binary("Mod", modulo, lambda ct, y, a, b, **_: (ct, -ct * sym.round_((a - y) / b)),  # y = a - b n, n constant
            step=lambda a, b, fmod=0: a - b * whole_part(a, b, fmod=fmod), branch=whole_part, ordered=True,
            valid={1: Interval(0.5, 1.5)}),
-    binary("Sum", added, lambda ct, y, *xs: (ct,) * len(xs), linear="each"),
-    binary("Mean", mean, lambda ct, y, *xs: (ct / float(len(xs)),) * len(xs), linear="each"),
+    binary("Sum", added, lambda ct, y, *xs: (ct,) * len(xs), linear="each", elsewhere="one by one"),
+    binary("Mean", mean, lambda ct, y, *xs: (ct / float(len(xs)),) * len(xs), linear="each", elsewhere="one by one"),
     binary("Max", folded(np.maximum), extremum_vjp, step=folded(larger), branch=winner(np.maximum), ordered=True,
            flat="larger", sides="winners"),
     binary("Min", folded(np.minimum), extremum_vjp, step=folded(smaller), branch=winner(np.minimum), ordered=True,

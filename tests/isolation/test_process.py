@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,32 @@ def test_memory_beyond_the_limit_is_refused_there_and_not_here() -> None:
         run(lambda: np.ones(128 * MIB).sum(), Bounds(memory=256 * MIB))
     assert run(lambda: np.ones(16 * MIB).sum(), Bounds(memory=256 * MIB)) == 16 * MIB
     assert np.ones(64 * MIB).sum() == 64 * MIB
+
+
+@linux
+def test_an_error_comes_back_though_its_frames_hold_all_memory() -> None:
+    """They hold what they made, down to pieces of a few bytes, and the answer needs memory too."""
+
+    def full() -> None:
+        held: list[Any] = []
+        for size in (MIB, 1 << 12, 1 << 6):
+            with suppress(MemoryError):
+                while True:
+                    held.append(bytearray(size))
+        held.extend([None] * MIB)
+
+    with pytest.raises(MemoryError):
+        run(full, Bounds(memory=128 * MIB))
+
+
+def test_python_without_room_for_a_call_is_out_of_memory() -> None:
+    def full() -> None:
+        raise SystemError("error return without exception set")
+
+    with pytest.raises(MemoryError):
+        run(full, Bounds(memory=128 * MIB))
+    with pytest.raises(SystemError):
+        run(full, Bounds())
 
 
 @linux

@@ -193,6 +193,15 @@ def test_an_implementation_is_asked_of_an_output_alone_and_may_not_run_the_rest(
     assert Ourselves().outcome(Sample("unpooled", "MaxUnpool", "random", model, values)).status == "right"
 
 
+@pytest.mark.parametrize(("layer", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_onnxruntime_is_not_asked_for_layers_over_a_batch_of_none(layer: str, gates: int) -> None:
+    """The process that asks would end."""
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 14]> g (float[1,0,1] x, float[1,{gates},1] w)
+        => (float[1,1,0,1] y) {{ y = {layer}<hidden_size=1> (x, w, w) }}""")
+    values = {"x": np.zeros((1, 0, 1), np.float32), "w": np.full((1, gates, 1), 0.5, np.float32)}
+    assert Ourselves().outcome(Sample("none", layer, "random", model, values)).status in ("right", "open")
+
+
 def pooled(operator: str, same: str, size: int, stride: int) -> Sample:
     """A pool of two entries that are two apart."""
     model = onnx.parser.parse_model(

@@ -136,7 +136,9 @@ class Roundings:
     @cached_property
     def longest_sum(self) -> float:
         """The most terms in a sum; a plain sum of n is off by about sqrt(n) roundings."""
-        return max([1.0, *(terms(self.own, step) for step in self.own.steps)])
+        added = (n for n in self.graph.nodes if operator_of(self.ops, n).elsewhere == "one by one")
+        # here a Sum of many tensors is a tree of sums, which rounds less than one by one
+        return max([1.0, *(terms(self.own, step) for step in self.own.steps), *(float(len(n.inputs)) for n in added)])
 
     def _rounded(self, number: int) -> Iterator[tuple[str, Array]]:
         rng, move = np.random.default_rng([self.seed, number]), np.sqrt(self.longest_sum)
