@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,57 @@ def test_rounding_of_long_sums_of_near_equals_is_no_difference(tmp_path: Path, n
     wrong = {**gc.OPS, off.key: replace(off, forward=lambda x, **rest: off.forward(x, **rest) * 1.2)}
     [record] = gc.check(gc.load(path), mode="directional", val_range={"x": (1000.0, 1001.0)}, ops=wrong).checks
     assert record.forward["agrees"] is False
+
+
+@pytest.mark.parametrize("op", ["Sum", "Mean"])
+def test_rounding_of_a_sum_of_many_tensors_is_no_difference(tmp_path: Path, op: str) -> None:
+    """onnxruntime adds them one by one: rounding of equal ones has one direction until the sum doubles."""
+    equal = " ".join(f"t{i} = Tanh (x)" for i in range(1000))
+    text = f"g (float[50] x) => (float[50] y) {{ {equal} y = {op} ({', '.join(f't{i}' for i in range(1000))}) }}"
+    path = save(tmp_path / "m.onnx", text)
+    assert forward(path)["y"]["agrees"]
+    right = gc.OPS["", op].forward
+    wrong = {**gc.OPS, ("", op): replace(gc.OPS["", op], forward=lambda *xs: right(*xs) * 1.01)}
+    assert forward(path, wrong)["y"]["agrees"] is False
+
+
+def test_zeros_from_onnxruntime_explain_nothing(tmp_path: Path) -> None:
+    """Rounding relative to a result that is 0 everywhere has no size."""
+    path = save(tmp_path / "m.onnx", "g (float[40] x) => (float[40] y) { a = Exp (x)  b = Exp (x)  y = Sub (a, b) }")
+    assert forward(path)["y"]["agrees"]
+    wrong: Ops = {**gc.OPS, ("", "Sub"): replace(gc.OPS["", "Sub"], forward=lambda a, b: a - b + 0.1 * a)}
+    assert forward(path, wrong)["y"]["agrees"] is False
+
+
+@pytest.mark.parametrize(("transform", "off", "agrees"), [
+    ("PROBIT", 0.0, True), ("PROBIT", 0.05, False), ("NONE", 0.0, True), ("NONE", 1e-4, False),
+])  # fmt: skip
+def test_a_quantile_near_0_may_be_off_by_the_root_of_a_rounding(
+    tmp_path: Path, transform: str, off: float, agrees: bool
+) -> None:
+    """onnxruntime's is the root of a difference: 0 at a score of 0.500025, where it is 6e-5."""
+    node = helper.make_node("LinearClassifier", ["x"], ["l", "y"], domain="ai.onnx.ml", coefficients=[1.0] * 3,
+                            intercepts=[0.0] * 3, classlabels_ints=[0, 1, 2], post_transform=transform)  # fmt: skip
+    ends = [("x", TensorProto.FLOAT, [50, 1]), ("l", TensorProto.INT64, [50]), ("y", TensorProto.FLOAT, [50, 3])]
+    x, *results = (helper.make_tensor_value_info(*end) for end in ends)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph([node], "g", [x], results)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path := tmp_path / "m.onnx")
+    right = gc.OPS[node.domain, node.op_type]
+    ops = {**gc.OPS, right.key: replace(right, forward=_moved(right.forward, off))}
+    [record] = gc.check(gc.load(path), y="y", val_range={"x": (0.4999, 0.5001)}, ops=ops).checks
+    assert record.forward["agrees"] is agrees, record.forward["reason"]
+
+
+def _moved(function: Any, off: float) -> Any:
+    """The classifier with scores that are off."""
+
+    @wraps(function)  # attributes are bound by its signature
+    def moved(*operands: Any, **metadata: Any) -> Any:
+        labels, scores = function(*operands, **metadata)
+        return labels, scores + off
+
+    return moved
 
 
 @pytest.mark.parametrize("name", ["m.onnxtxt", "m.textproto", "m.json"])

@@ -50,6 +50,7 @@ _BY_DTYPE = {"float32": 16.0, "float64": 16.0, "float16": 6.0, "bfloat16": 6.0}
 _HALVES = ("float16", "bfloat16")
 _OF_ONE = 8.0  # roundings of 1, or of the largest operand
 _LONG, _OF_SUM = 1024, 4.0  # terms of a long sum, and roundings of it times the root of their number
+_OF_QUANTILE = 4.0  # roots of a rounding: elsewhere a quantile is the root of a difference, of which none may be left
 _USUAL = 0.9  # quantile of measured rounding that counts for all entries
 _CHOOSING = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}  # position of the result that holds indices
 
@@ -363,7 +364,8 @@ class PieceRuns:
             return spread  # rounding decides at the middle of two integers
         size, dtype = sizes(theirs), theirs.dtype.name
         with np.errstate(divide="ignore", invalid="ignore"):
-            usual = float(np.quantile(np.where(spread == 0, 0.0, spread / size), _USUAL)) if spread.size else 0.0
+            shares = np.where((spread == 0) | (size == 0), 0.0, spread / size)
+        usual = float(np.quantile(shares, _USUAL)) if spread.size else 0.0
         measured = MEASURED * np.maximum(spread, usual * size)
         allowed = np.maximum(measured, _BY_DTYPE.get(dtype, 0.0) * epsilon(theirs.dtype) * size)
         # random rounding of many terms of one sign averages out, so measured rounding is too small there
@@ -377,6 +379,8 @@ class PieceRuns:
             floats = (x for x in self.piece.feeds.values() if isinstance(x, np.ndarray) and x.dtype.kind == "f")
             largest = max([1.0, *(float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x))) for x in floats)])
             allowed = allowed + _OF_ONE * min(epsilon(theirs.dtype), float(np.finfo(np.float32).eps)) * largest
+        if any(node.attrs.get("post_transform") == "PROBIT" for node in self.piece.graph.nodes):
+            allowed = allowed + _OF_QUANTILE * np.sqrt(epsilon(theirs.dtype))
         return np.asarray(allowed)
 
     def _of_running_sums(self, ours: Array, dtype: np.dtype[Any]) -> Array:
