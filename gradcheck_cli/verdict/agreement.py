@@ -37,7 +37,12 @@ def gaps(one: Array, other: Array) -> Array:
 
 def agree(one: Array, other: Array, allowed: Array | float) -> bool:
     """True if two results have one shape and are nowhere farther apart than allowed."""
-    return one.shape == other.shape and not bool((gaps(one, other) > allowed).any())
+    return one.shape == other.shape and not bool(_apart(gaps(one, other), allowed).any())
+
+
+def _apart(gap: Array, allowed: Array | float) -> Array:
+    """Which distances are not within what is allowed; where that is unknown, NaN, all but 0."""
+    return ~((gap <= allowed) | (gap == 0))
 
 
 def sizes(values: Array) -> Array:
@@ -62,7 +67,7 @@ def difference(one: Array, other: Array, allowed: Array | float) -> str:
     if one.shape != other.shape:
         return f"its shape is {_place(one.shape)} here and {_place(other.shape)} there"
     gap = gaps(one, other)
-    apart = gap > allowed
+    apart = _apart(gap, allowed)
     if not apart.any():
         return ""
     worst = np.unravel_index(int(np.argmax(np.where(apart, gap, -1.0))), gap.shape)

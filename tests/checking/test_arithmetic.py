@@ -134,6 +134,13 @@ def test_numbers_of_other_shapes_are_nowhere_alike() -> None:
     assert agreement.difference(a, b, INF) == "its shape is [2,3] here and [3,2] there"
 
 
+def test_an_allowance_that_is_not_known_allows_nothing() -> None:
+    one, other = np.array([1.0, NAN]), np.array([1.1, NAN])
+    assert not agreement.agree(one, other, NAN)
+    assert agreement.difference(one, other, NAN).startswith("1 of 2 entries differs, most of all [0]")
+    assert agreement.agree(one, one, NAN)
+
+
 def test_small_entries_count_as_a_share_of_the_largest_if_the_tolerance_says_so() -> None:
     a, b = np.array([[1.0], [1e-6]]), np.array([[1.0], [2e-6]])
     ground = verdict.ground_of(a, b)
