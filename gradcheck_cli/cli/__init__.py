@@ -53,13 +53,12 @@ def main(args: Sequence[str] | None = None) -> int:
         _flush()
         return code
     except KeyboardInterrupt as interrupt:
-        interrupts.heard()
-        return _end(str(interrupt) or "interrupted", INTERRUPTED)
+        return _interrupted(str(interrupt))
     except BrokenPipeError:  # whoever read our output has gone
         _discard_output()
         return BROKEN_PIPE
     except Exception as error:
-        return _explain(error)
+        return _interrupted() if interrupts.caused(error) else _explain(error)
 
 
 def run() -> NoReturn:
@@ -119,6 +118,12 @@ def described(bug: BaseException) -> str:
         path = f"no file ({failure.strerror})"
     reason = f"{type(bug).__name__}: {bug}".splitlines()[0]
     return f"a bug of gradcheck: {reason}\nThe traceback is in {path}. Please report it."
+
+
+def _interrupted(said: str = "") -> int:
+    """Says that the user has interrupted, and gives the exit code of that."""
+    interrupts.heard()
+    return _end(said or "interrupted", INTERRUPTED)
 
 
 def _explain(error: Exception) -> int:

@@ -36,6 +36,12 @@ def heard(*, last: bool = True) -> None:
         _came.clear()
 
 
+def caused(error: BaseException) -> bool:
+    """True for what an interrupt has become in a library, such as an error of its import."""
+    cause = error.__cause__
+    return cause is not None and (isinstance(cause, KeyboardInterrupt) or caused(cause))
+
+
 def done(code: int) -> None:
     """Says that all is done but for the end of the process: Ctrl-C leaves it with its exit code at once."""
     if signal.getsignal(signal.SIGINT) is _interrupt:

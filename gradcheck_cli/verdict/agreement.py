@@ -41,7 +41,7 @@ def agree(one: Array, other: Array, allowed: Array | float) -> bool:
 
 
 def _apart(gap: Array, allowed: Array | float) -> Array:
-    """Which distances are not within what is allowed; where that is unknown, NaN, all but 0."""
+    """Distances that are not within what is allowed; where that is unknown, NaN, all but 0."""
     return ~((gap <= allowed) | (gap == 0))
 
 

@@ -142,7 +142,7 @@ ERRORS = [  # command line, exit code, what the message begins with
     ),
     ("inspect mlp.onnx --dim M=3", 2, "GC201: --dim M: the model's open dimensions are N."),
     ("mlp.onnx --test-data no", 2, "GC201: --test-data no: there is no such folder"),
-    ("mlp.onnx -k a+and", 7, "GC701: nothing to check: -k 'a+and' matches none of 1 checks"),
+    ("mlp.onnx -k a+and", 7, "GC701: nothing to check: -k 'a+and' matches none of 1 check: mlp.onnx"),
     ("mlp.onnx --timeout 30000h", 2, "GC201: Invalid value for '--timeout': '30000h' is too long; at most 27778h"),
     ("grad mlp.onnx -o g.onnx --timeout 99999999999999999999s", 2, "GC201: Invalid value for '--timeout': '9999"),
     ("mlp.onnx -k (", 2, "GC201: -k '(': a word is missing at the end"),

@@ -12,12 +12,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gradcheck_cli.checks.estimates import Forecast
 from gradcheck_cli.checks.progress import Progress, Remaining
+from gradcheck_cli.report import plot
 from tests.cli import models
+from tests.cli.conftest import Command
 
 HEAVY = ("numpy", "onnx", "yaml", "pydantic", "rich.progress")
 COMMAND = [sys.executable, "-m", "gradcheck_cli"]
@@ -430,6 +433,19 @@ SLOW = {
     "a check with limits": ("mlp.onnx", "--points", "100000", "--timeout", "10m"),
     "a zoo": ("zoo", "models", "--run", "run", "-j", "2", "--forward", "internal"),
 }
+
+
+def test_an_interrupt_that_a_library_has_turned_into_an_error_is_one(
+    gradcheck: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the import of a module in C, which fails with an ImportError."""
+
+    def interrupted(*_: Any) -> None:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setattr(plot, "write", interrupted)
+    ran = gradcheck("mlp.onnx", "--x", "input", "--plot", "plot.png")
+    assert (ran.code, ran.err.splitlines()[-1]) == (130, "interrupted")
 
 
 @posix
