@@ -7,7 +7,6 @@ it when its time is over.  A pipe that it holds as a leash kills it if this proc
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import pickle
@@ -26,7 +25,7 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from gradcheck_cli.errors import GradcheckError, LimitError, sendable, unwarned
-from gradcheck_cli.graph.memory import spell
+from gradcheck_cli.graph.memory import release, spell
 
 T = TypeVar("T")
 LEAST = 64 << 20  # bytes that a process may have on top of those it has from the start
@@ -185,11 +184,7 @@ def _is_without_room(error: BaseException) -> bool:
 
 def _packed(error: BaseException) -> bytes:
     """An exception with its traceback, pickled; what its frames hold is freed, for memory may have run out."""
-    before: BaseException | None = error
-    while before is not None:
-        traceback.clear_frames(before.__traceback__)
-        before = before.__cause__ or before.__context__
-    gc.collect()
+    release(error)
     return pickle.dumps(("error", sendable(error), "".join(traceback.format_exception(error))), protocol=5)
 
 

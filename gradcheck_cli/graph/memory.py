@@ -157,10 +157,13 @@ def generous(size: float) -> str:
 
 
 def release(error: BaseException) -> None:
-    """Drops the frames that an error came through, which its traceback keeps alive with all their arrays."""
+    """Frees what the frames hold that an error came through, which its traceback keeps alive with all their arrays."""
+    import traceback  # only where memory ran out
+
     each: BaseException | None = error
     while each is not None:
-        each.__traceback__, each = None, each.__cause__ or each.__context__
+        traceback.clear_frames(each.__traceback__)
+        each = each.__cause__ or each.__context__
     gc.collect()
 
 

@@ -124,7 +124,8 @@ def probit(p: Any, of: Any = sym) -> Any:
     Written as x sqrt(w), in which nothing cancels near p = 0.5, so that the slope there is that of the formula.
     """
     x = p * 2.0 - 1.0
-    square, curve = x * x, _curve(x, of)
+    square = x * x
+    curve = _curve(x, square, of)
     log = curve * square
     v = 2.0 / (np.pi * 0.147) - log * 0.5
     root, rises = of.sqrt(v * v + log / 0.147), v > 0
@@ -132,17 +133,17 @@ def probit(p: Any, of: Any = sym) -> Any:
     return x * of.sqrt(of.where(rises, by_quotient, (root - v) / of.where(rises, 1, square))) * 1.41421356
 
 
-def _curve(x: Any, of: Any) -> Any:
-    """-log(1 - x^2) / x^2, which is 1 at 0; runtimes take 0 for the logarithm where x is -1 or 1.
+def _curve(x: Any, square: Any, of: Any) -> Any:
+    """-log(1 - x^2) / x^2 of x and its square, which is 1 at 0; runtimes take 0 for the logarithm where x is -1 or 1.
 
     Near 0, where the logarithm would lose digits, it is 2 atanh(t) / x^2 of t = x^2 / (2 - x^2).
     """
-    square = x * x
     near = square < 0.5
     small = of.where(near, square, 0.25)
     t = small / (2.0 - small)
-    some = of.where(of.equal(t, 0), 1e-3, t)
-    by_atanh = of.where(of.equal(t, 0), 1, of.arctanh(some) / some) * 2.0 / (2.0 - small)
+    at_zero = of.equal(t, 0)
+    some = of.where(at_zero, 1e-3, t)
+    by_atanh = of.where(at_zero, 1, of.arctanh(some) / some) * 2.0 / (2.0 - small)
     rest = of.where(near, 0.5, (1.0 - x) * (1.0 + x))
     return of.where(near, by_atanh, of.log(of.where(of.equal(rest, 0), 1, rest)) / -of.where(near, 1, square))
 
