@@ -143,8 +143,7 @@ def _of_run(name: str, kind: Kind, panel: Panel, help: str, at: str = "", defaul
     return _option(default, kind, panel, help, at, name=name, **{"role": "run", **more})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Numbers:
+class Numbers(msgspec.Struct, frozen=True, eq=False):
     """An array, and its origin for messages."""
 
     values: Array

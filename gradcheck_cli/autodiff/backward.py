@@ -7,11 +7,11 @@ once, never in a rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.reach import onward, parts_between

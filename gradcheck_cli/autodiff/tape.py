@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import proxy
@@ -153,8 +152,7 @@ class NodePlace(Struct, frozen=True):
         return NodePlace(self.origin, self.index, node.op, label, self.inside, self.metadata, node.domain)
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """Findings from trying a foreign kernel.
 
     noise      by output: the rounding error of the kernel at the point, entry by entry; None if it is not known
@@ -167,8 +165,7 @@ class Trial:
     retracted: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One evaluated node: its operator, operands and static inputs by name, and the metadata bound to it.
 
     `trial` holds the findings from trying a foreign kernel.
@@ -211,8 +208,7 @@ class Step:
         return self.place.of(self.place.op or self.node.op, self.place.label or self.label)
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """The part of a tape that one rule differentiates: a step, or those of a composed operator; `node` is the first."""
 
     op: Op

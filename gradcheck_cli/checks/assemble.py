@@ -10,12 +10,13 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct, field, structs
 
 from gradcheck_cli.checks.diagnose.laws import NONDETERMINISTIC, Broken
 from gradcheck_cli.compare.counts import Counts, PairResult, gradient_figures
@@ -38,8 +39,7 @@ _CONFIDENCE = 0.95
 _EDGES = [1e-4 * 1.04**i for i in range(290)]  # up to 8: edges of a histogram of normal numbers
 
 
-@dataclass
-class Pair:
+class Pair(Struct):
     """One (x, y) of a check as it goes through the points: its results so far, or why there are none.
 
     `error` ends the pair; `missed` are errors of single points.
@@ -239,7 +239,7 @@ def _beside(points: Sequence[Counts], fields: Mapping[str, Any], max_inconclusiv
     if fields["status"] == "fail":
         return {}
     if not failed:
-        open_ = [replace(t, extra=False) for t in points if t.tied]
+        open_ = [structs.replace(t, extra=False) for t in points if t.tied]
         status, code = verdict(open_, max_inconclusive) if open_ else ("pass", "")
         left = _counts(open_)["inconclusive"]
         message = f"{left} of {counted(_counts(open_)['checked'], 'entry')} at ties cannot be judged"

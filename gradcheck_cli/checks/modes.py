@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.estimates import at_once, beyond, in_parts, threads, too_large, undivided

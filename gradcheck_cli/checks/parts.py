@@ -142,7 +142,7 @@ def share_of(pair: Pair) -> Share:
         method=pair.method,
         error=pair.error,
         missed=tuple(pair.missed),
-        broken=tuple(replace(each, unit=None) for each in pair.broken),
+        broken=tuple(structs.replace(each, unit=None) for each in pair.broken),
         suspect=pair.suspect,
         notes=tuple(pair.notes),
         pictures=dict(zip((o.point for o in pair.results), pair.pictures, strict=False)),

@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from gradcheck_cli.autodiff.custom import ops_for, unused_operators
 from gradcheck_cli.autodiff.tape import quietly
@@ -461,7 +461,7 @@ class Procedure:
         result = self._evaluated(result, together.problem, pair, job)
         self.done()
         first = 0 if rows is None else rows[position].start
-        result = replace(
+        result = structs.replace(
             result, point=together.index, projected=pair.mode != "full", first=first, part=rows is not None
         )
         together.results.append((pair, result))
@@ -587,7 +587,7 @@ class Procedure:
                 listen.advance(done, total)
             self.tick(pair.title)
 
-        return replace(Budget.within(self.settings, pair.jobs), progress=progress)
+        return structs.replace(Budget.within(self.settings, pair.jobs), progress=progress)
 
     def done(self) -> None:
         """Tells the listener that a pair is done."""

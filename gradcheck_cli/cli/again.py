@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,6 @@ def run_again(path: str, given: Mapping[str, Any], ctx: click.Context) -> int:
     return code
 
 
-@dataclass(slots=True)
 class Repeater(Checker):
     """Checks what a bundle holds, with the settings that were saved."""
 

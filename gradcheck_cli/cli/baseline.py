@@ -9,8 +9,10 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+
+from msgspec import Struct, field
 
 from gradcheck_cli.errors import UsageError, counted
 from gradcheck_cli.results.record import OUTCOMES, Check, Waiver
@@ -40,8 +42,7 @@ class Known(NamedTuple):
         return cls(outcome, check.forward_differs or bool(waiver.get("forward")))
 
 
-@dataclass(slots=True)
-class Baseline:
+class Baseline(Struct):
     """The outcomes of an earlier run, and the codes that count."""
 
     path: str = ""

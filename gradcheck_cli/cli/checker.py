@@ -8,11 +8,12 @@ import secrets
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import rich_click as click
+from msgspec import Struct, field, structs
 
 from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.checks.health.checkup import with_gates
@@ -46,8 +47,7 @@ class Watcher(Listener, Protocol):
     def begin(self, model: str) -> None: ...
 
 
-@dataclass(slots=True)
-class Checker:
+class Checker(Struct):
     """Checks tasks, one at a time; settings come from `unsaid`, files, the task's spec and `given`, the last the strongest.
 
     `failing` is told of a task that gives no records of its own, and why; it may raise.
@@ -73,7 +73,7 @@ class Checker:
         bounds = self._bounds(task) if self.apart else None
         if bounds is not None:
             return self._apart(task, bounds)
-        task, start = task if task.whole is None else replace(task.whole(), only=task.only), time.perf_counter()
+        task, start = task if task.whole is None else structs.replace(task.whole(), only=task.only), time.perf_counter()
         with self.bundles.watching(task) as keeper:
             self.progress.begin(task.name)
             try:
@@ -115,7 +115,7 @@ class Checker:
 
         start = time.perf_counter()
         try:
-            within = replace(self, apart=False)
+            within = structs.replace(self, apart=False)
             checks, self.bundles.saved, self.bundles.lost = run_apart(
                 lambda: (within.check(task), self.bundles.saved, self.bundles.lost),
                 bounds,

@@ -10,12 +10,13 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import rich_click as click
 from click.core import ParameterSource
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from gradcheck_cli.cli.options import PREFIX, SETTINGS, TypedCommand, given_in, options_of
 from gradcheck_cli.errors import Diagnostic, SpecError, UsageError, counted, did_you_mean, shown
@@ -269,8 +270,7 @@ def _parts_of(keys: str) -> tuple[str, ...]:
 # --- `gradcheck config`
 
 
-@dataclass(frozen=True, slots=True)
-class InForce:
+class InForce(Struct, frozen=True):
     """A setting as it counts: its value, the kind of place that says so, and where that is."""
 
     setting: str

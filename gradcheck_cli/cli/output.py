@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TextIO
 
+from msgspec import structs
+
 from gradcheck_cli.cli import Titles, note
 from gradcheck_cli.errors import UsageError, harmless
 from gradcheck_cli.report import FORMATS, format_of, parts, write
@@ -49,7 +51,7 @@ class Output:
     def section(self, checks: tuple[Check, ...], show: int | None = None) -> None:
         """The records of one check that has ended; `show` is what its spec says, if nobody said more."""
         if self._pieces is not None:
-            style = self.style if show is None or self.shows else replace(self.style, show=show)
+            style = self.style if show is None or self.shows else structs.replace(self.style, show=show)
             self.put(self._pieces.section(checks, style))
 
     @property

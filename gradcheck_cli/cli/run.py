@@ -17,6 +17,7 @@ from itertools import zip_longest
 from typing import Any
 
 import rich_click as click
+from msgspec import structs
 
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.checks.progress import Progress
@@ -88,7 +89,7 @@ def narrowed(tasks: Sequence[Task], expression: str, layers: Callable[[Task], Se
         if (decided := matches(_open_unless(by_name))) is None and (xs := _xs(task, layers(task))):
             known.update(dict.fromkeys(xs))
             only = tuple(x for x in xs if matches(partial(fits, (task.name, x))))
-            chosen += [task if only == xs else replace(task, only=only)] if only else []
+            chosen += [task if only == xs else structs.replace(task, only=only)] if only else []
         elif decided or (decided is None and matches(by_name)):  # without an x, that is said where it is checked
             chosen.append(task)
     if not chosen:

@@ -11,10 +11,12 @@ import glob
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, shown
 from gradcheck_cli.formats import is_spec, read
@@ -211,8 +213,7 @@ def _nothing(reason: str) -> list[str]:
     raise NothingChecked(f"nothing to check: {reason}")
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """One check to do: its model, the settings of its spec, and what names it in a command."""
 
     name: str
@@ -235,8 +236,7 @@ class Task:
         return {"file": self.spec, "line": self.line} if self.line else {}
 
 
-@dataclass(slots=True)
-class Planner:
+class Planner(Struct):
     """Turns files into tasks; `given` are the options that were typed.
 
     `steps` of training algorithms have tasks of their own, for which their models are read.

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gradcheck_cli.errors import counted
 from gradcheck_cli.graph import Array
@@ -53,8 +54,7 @@ class Worst(NamedTuple):
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Counts, largest errors and worst entries of one comparison."""
 
     point: int
@@ -80,8 +80,7 @@ class Counts:
         return sum(self.statuses[status] for status in statuses)
 
 
-@dataclass(frozen=True)
-class PairResult:
+class PairResult(Struct, frozen=True, dict=True):
     """One pair at one point: its comparison, the method that made its numerical side, and what is worth saying about it."""
 
     comparison: Comparison

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.tape import Step, Tape, Trial
 from gradcheck_cli.engine.chunks import Budget, any_of
@@ -64,7 +65,7 @@ def _like(before: Sequence[Step], step: Step, tape: Tape) -> Step:
     coarse = max(each.trial.coarse for each in before if each.trial is not None)
     noise = tuple(_share(tape, name, coarse) for name in step.node.outputs)
     said = () if worst.trial is None else worst.trial.retracted
-    return replace(step, op=worst.op, trial=Trial(noise if coarse else (), coarse, said))
+    return structs.replace(step, op=worst.op, trial=Trial(noise if coarse else (), coarse, said))
 
 
 def _share(tape: Tape, name: str, coarse: float) -> Array | None:
@@ -84,7 +85,7 @@ class _Attempt:
     def tried(self) -> Step:
         """The step with what holds of its operator, and what was found."""
         if not self.pairs or "rng" in self.step.metadata:  # whose draws are its own
-            return replace(self.step, trial=Trial())
+            return structs.replace(self.step, trial=Trial())
         said: list[str] = []
         op = self._stacked(self.step.op, said)
         op = self._read(op, said)
@@ -94,7 +95,7 @@ class _Attempt:
         coarse = max((float(np.max(noise[n], initial=0.0)) / size for n, size in zip(self.outputs, largest, strict=True)
                       if n in noise and size), default=0.0)  # fmt: skip
         by_output = tuple(noise.get(n) for n in self.step.node.outputs) if coarse else ()
-        return replace(self.step, op=op, trial=Trial(by_output, coarse, tuple(said)))
+        return structs.replace(self.step, op=op, trial=Trial(by_output, coarse, tuple(said)))
 
     @cached_property
     def operands(self) -> list[str]:
@@ -126,7 +127,7 @@ class _Attempt:
     def program(self, op: Op, x: str, y: str) -> Program:
         """The step alone, with an operator in the place of its own."""
         part = Tape(self.tape.ops, dtype=self.tape.dtype, seed=self.tape.seed)
-        part.steps = [replace(self.step, op=op)]
+        part.steps = [structs.replace(self.step, op=op)]
         part.values = self.tape.values.part({n for n in (*self.step.node.inputs, *self.step.node.outputs) if n})
         return Program(part, [x], [y])
 

@@ -9,10 +9,10 @@ relu(x) - relu(-x), and nothing can be said.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gradcheck_cli.compare.ladder import Numeric, among
 from gradcheck_cli.engine.chunks import Budget, Decisions, any_of

@@ -17,10 +17,10 @@ deviation it does not, by the rounding of the mean: neither side is wrong by mor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gradcheck_cli.autodiff.tape import Tape, Unit
 from gradcheck_cli.compare.audit import audited

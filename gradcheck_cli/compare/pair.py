@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.compare.audit import dispute_note
@@ -72,7 +73,7 @@ class Comparer(ABC):
         comparison = out_of_range(comparison, directions)
         if numeric.left_out.any():
             left_out = np.where(numeric.left_out, np.int8(Status.LEFT_OUT), comparison.status)
-            comparison = replace(comparison, status=left_out)
+            comparison = structs.replace(comparison, status=left_out)
         notes = tuple(_notes(numeric, comparison, method))
         x, y = (program.tape.values[name] for name in (program.probes[0], program.outputs[0]))
         colors = directions.coloring.count if isinstance(directions, Colored) and directions.served else None
@@ -132,7 +133,9 @@ def _placed(found: PairResult, structure: Structure) -> PairResult:
         return found
     what = f"{outside} of {count} wrong entries" if count > 1 else "the wrong entry"
     note = f"{what} {plural(outside, 'is', 'are')} zero by the structure of the model: y does not depend on x there"
-    return replace(found, comparison=replace(found.comparison, outside=outside), notes=(*found.notes, note))
+    return structs.replace(
+        found, comparison=structs.replace(found.comparison, outside=outside), notes=(*found.notes, note)
+    )
 
 
 def _notes(numeric: Numeric, comparison: Comparison, method: str) -> Iterator[str]:
@@ -169,7 +172,7 @@ def out_of_range(comparison: Comparison, directions: Directions) -> Comparison:
         return comparison
     rows = extreme[directions.rows] if directions.given is None else (directions.given[:, extreme] != 0).any(axis=1)
     failed = (comparison.status == Status.FAIL) & rows[:, None]
-    return replace(comparison, status=np.where(failed, Status.UNDERFLOW, comparison.status).astype(np.int8))
+    return structs.replace(comparison, status=np.where(failed, Status.UNDERFLOW, comparison.status).astype(np.int8))
 
 
 def _blind(comparison: Comparison) -> tuple[str, ...]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradcheck_cli.compare.kinks import TIE, decides
 from gradcheck_cli.compare.pair import Comparer, PairJob, PairResult, Theory

@@ -11,9 +11,10 @@ move must not move.  Random directions of the xs are combined such that, at ever
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.compare.counts import PairResult

@@ -12,7 +12,6 @@ import os
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice, pairwise
 from threading import current_thread, local, main_thread
@@ -46,8 +45,7 @@ def _ignore(done: int, total: int) -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """Limits of a run: bytes of working memory and threads.  `progress(done, total)` is called after each chunk."""
 
     memory: int = 2 << 30

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.backward import gradients, units_between
 from gradcheck_cli.autodiff.reach import Dependence
@@ -456,7 +457,7 @@ def _stacking(tape: Tape, step: Step, names: Sequence[str]) -> Step:
     body = replace(body, nodes=nodes, outputs=(*body.outputs, *copies.values()), types=types)
     turned = {k: (*node.attrs[k], *[0] * len(names)) for k in _SCANNED if k in node.attrs}
     node = replace(node, outputs=outputs, attrs={**node.attrs, **turned, "body": body})
-    return replace(step, node=node, metadata={"kept": replace(step.metadata["kept"], node=node)})
+    return structs.replace(step, node=node, metadata={"kept": replace(step.metadata["kept"], node=node)})
 
 
 # Draws inside of control flow

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from typing import TypeVar
 from weakref import WeakKeyDictionary
+
+from msgspec import Struct
 
 from gradcheck_cli.autodiff.reach import steps_computing
 from gradcheck_cli.autodiff.tape import Step, Tape
@@ -47,8 +48,7 @@ def once(find: Callable[[Program], T]) -> Callable[[Program], T]:
     return known
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """Predicted size of a full check: entries of the Jacobian, operations, bytes for both Jacobians."""
 
     entries: int

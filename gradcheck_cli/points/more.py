@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.program import Program
@@ -79,8 +80,8 @@ def finite_point(
             other = replace(settings, val_range={**settings.val_range, **ranges})
             again = find_point(source, other, ops, targets, index, {**dims, **point.dims})
             if _all_finite(again.tape, targets):
-                moved = replace(again, ranges=ranges, notes=point.notes)
-                return moved if names == free else replace(point, advice=ranges)
+                moved = structs.replace(again, ranges=ranges, notes=point.notes)
+                return moved if names == free else structs.replace(point, advice=ranges)
     return point
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.autodiff.trace import trace
@@ -220,8 +220,7 @@ def _fitted(name: str, value: Any, computed: Var, fixed: bool) -> Any:
 Beside: TypeAlias = Callable[[Mapping[str, Any]], "Failure | None"]
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """A traced point: the tape, the feeds that made it, and sizes chosen for open dimensions.
 
     `expected` holds the outputs that ship with the model, where all inputs are those that ship with them.  `random` are

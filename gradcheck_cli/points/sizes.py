@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, combinations
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 
 from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
@@ -38,8 +38,7 @@ _LARGEST = 4096  # of these
 _SPAN = re.compile(r"windows that span \[([\d, ]+)\] do not fit the padded input \[([\d, ]+)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """One trial run that failed: at which node, at operands of which shapes, and the dimensions that lead there.
 
     `windows` if its operator reads operands through windows, whose sizes say nothing of each other; `inside` if it is
@@ -109,8 +108,7 @@ def _shrinking(each: Roles, sizes: Mapping[str, int], known: Mapping[str, int]) 
             yield current
 
 
-@dataclass(slots=True)
-class Search:
+class Search(Struct):
     """One search for sizes at which a model runs.
 
     `attempt` runs it once and says how that failed, or None; it is asked `MOST` times at most, and never twice the same.

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
+
+from msgspec import Struct
 
 from gradcheck_cli.errors import UsageError, harmless, still
 from gradcheck_cli.report.text import AS_JSON, AS_XML, Style
 from gradcheck_cli.results.record import Check, Report
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """An output format: a module with `section` and `summary` where it is streamed, else with `document`.
 
     The module of one that may be a folder has `write_folder` as well.

@@ -12,9 +12,10 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from gradcheck_cli.errors import DOCUMENTATION, shown
 from gradcheck_cli.results.record import Check, Report
@@ -29,8 +30,7 @@ COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 _CODE = re.compile(r"\bGC\d{3}\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(Struct, frozen=True):
     """The look of a report: colors, width, how many entries of a failure it shows, more (1) or less (-1) text."""
 
     color: bool = False

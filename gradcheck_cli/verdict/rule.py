@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.native import elementwise
@@ -59,8 +59,7 @@ REASONS = {  # status of an open entry -> code
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerance:
+class Tolerance(Struct, frozen=True):
     """Errors that do not matter to the user: relative to an entry, and absolute."""
 
     rtol: float = RTOL
@@ -162,8 +161,7 @@ def cells_of(row: Array, column: Array, shape: tuple[int, int]) -> Nonzeros:
     return Nonzeros(columns, lengths, shape[1])
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Both Jacobians of a pair `(x_size, y_size)`, the numerical one's error bound, and a `Status` for each entry.
 
     `noise` may be a broadcast view: bounds by column.  `slopes` has the slopes measured from the left and from the
@@ -266,8 +264,7 @@ class Judged(NamedTuple):
     slopes: tuple[float, float] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
+class Ground(Struct, frozen=True):
     """Sizes beside which an entry is negligible: the largest entry for the same y, `(y_size,)`, or less than that.
 
     A feature on a much larger scale than others, such as a time in seconds among shares, has small derivatives that

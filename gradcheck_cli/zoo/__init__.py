@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from gradcheck_cli.results.record import FirstCheck
@@ -25,8 +26,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """One model to check; plain data, since it goes to another process."""
 
     uri: str  # its name in records
@@ -50,8 +50,7 @@ class Job:
         return said or limit
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The number of models that are checked at once, and the limits of each."""
 
     jobs: int = field(default_factory=cores)

@@ -16,12 +16,13 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from msgspec import Struct, field, structs
 
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.formats import read
@@ -49,8 +50,7 @@ _DEEPEST = 16  # nested sequences and optionals
 _NATIVE = "biufc"
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """The model of a check: the file at `path`, or the graph called `graph` in the spec there, read with sizes `dims`.
 
     `files` holds digests of companion files by path relative to the model's folder; `copy` is the path in the bundle.
@@ -75,8 +75,7 @@ class Subject:
         return place
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(Struct, frozen=True):
     """A bundle that was read; `state` is "running" if the check did not end."""
 
     folder: Path
@@ -141,7 +140,7 @@ def begin(
         "schema": SCHEMA,
         "state": "running",
         "check": check,
-        "model": asdict(subject),
+        "model": structs.asdict(subject),
         "settings": _settings_entry(settings, writer),
         "sizes": {},
         "drawn": {},
@@ -180,10 +179,16 @@ def complete(
     path, others = Path(subject.path), companion_files(Path(subject.path))
     digests = {name: digest_of(file) for name, file in others.items()}
     copy = _copied(path, others, folder, MODEL)
-    subject = replace(subject, sha256=subject.sha256 or digest_of(path), files=digests, copy=copy)
+    subject = structs.replace(subject, sha256=subject.sha256 or digest_of(path), files=digests, copy=copy)
     if shipped is not None and shipped.is_dir():
         _copy({file.name: file for file in shipped.glob("*put_*.pb")}, folder, SHIPPED)
-    found = {"state": "ended", "model": asdict(subject), "settings": entry, "sizes": dict(sizes), "drawn": values}
+    found = {
+        "state": "ended",
+        "model": structs.asdict(subject),
+        "settings": entry,
+        "sizes": dict(sizes),
+        "drawn": values,
+    }
     shortened = [{**record, "worst": list(record.get("worst", ()))[:_ENTRIES]} for record in records]
     _write(folder, {**manifest, **found, "records": shortened, "error": error}, writer)
 

@@ -20,6 +20,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from gradcheck_cli import native
 from gradcheck_cli.errors import VERSION, GradcheckError, LimitError
 from gradcheck_cli.formats import is_spec
@@ -133,7 +135,7 @@ class Parcel:
 def packed(ticket: str, job: Job, limits: Limits, work: str) -> Parcel:
     """Packs a job; relative paths start from the working folder of this process."""
     files = {path: content_of(Path(path)) for path in map(os.path.abspath, job.files) if os.path.isfile(path)}
-    job = replace(job, folder=os.getcwd())
+    job = structs.replace(job, folder=os.getcwd())
     return Parcel(ticket, job, limits, work, files, versions(), tuple(sys.argv))
 
 
@@ -168,7 +170,7 @@ def laid_out(parcel: Parcel, place: Path) -> Job:
         return value if named is None else value.replace(named, str(below(place, named)))
 
     options, said = with_strings(job.options, moved), with_strings(job.said, moved)
-    return replace(job, path=moved(job.path), folder=str(folder), options=options, said=said)
+    return structs.replace(job, path=moved(job.path), folder=str(folder), options=options, said=said)
 
 
 def below(place: Path, path: str) -> Path:

@@ -15,12 +15,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
+
+from msgspec.structs import replace
 
 from gradcheck_cli.zoo import Job, JobListener, Limits
 from gradcheck_cli.zoo.parcel import Parcel, difference, is_seen, laid_out, renamed, versions

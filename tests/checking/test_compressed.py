@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff.trace import trace

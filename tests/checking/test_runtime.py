@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec import structs
 from onnx import helper, numpy_helper
 
 import gradcheck_cli as gc
@@ -293,7 +294,7 @@ def test_an_error_of_its_own_is_a_reason_and_the_process_lives_on(chain: Path, c
     WORKER.ask(question(chain))
     process = WORKER.process
     with pytest.raises(Unanswered):
-        WORKER.ask(dataclasses.replace(question(chain), **{"key": str(change), **change}))
+        WORKER.ask(structs.replace(question(chain), **{"key": str(change), **change}))
     assert WORKER.process is process
     assert WORKER.ask(question(chain))["y"].shape == (2, 3)
 

@@ -9,10 +9,10 @@ roundings.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from gradcheck_cli.autodiff.backward import Course, Descended, inexact, pull_back, unit_of, units_between
 from gradcheck_cli.autodiff.tape import Tape, Unit
@@ -37,8 +37,7 @@ _NEAR = (2.0**-20, 2.0**-26)  # perturbations at which slopes of smooth results 
 _BESIDE = "a probe's result depends on the probes beside it"
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(Struct, frozen=True):
     """A law that does not hold: the code of the failure, a sentence, and the unit that broke it if known."""
 
     code: str

@@ -7,11 +7,12 @@ it, and errors of other nodes have no effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradcheck_cli.autodiff.backward import pull_back
 from gradcheck_cli.autodiff.symbolic import reshape, slice
@@ -57,8 +58,7 @@ _NONFINITE = 8  # entries without a finite cotangent that are compared one by on
 FAULTS = (GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError)
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
+class Local(Struct, frozen=True):
     """Result for one unit: its rule is right or wrong, or that is open.
 
     For a wrong one, `compared` is the comparison of the operand with the worst cotangent, or `reason` the error of the
@@ -77,8 +77,7 @@ class Local:
         return np.inf if self.compared is None else self.compared.gap
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """The comparison of one operand of a unit alone.
 
     directions  of the operand, one for each row of the comparison

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct, structs
 
 from gradcheck_cli.autodiff.backward import gradients, inexact, pull_back, units_between
 from gradcheck_cli.autodiff.tape import Tape, Unit
@@ -48,8 +49,7 @@ _AWAY = "keep its operand away from there, as in f(x + eps) or f(clip(x, low + e
 _UNTOLD = {"GC301": "a tie of the model", "GC303": "rounding"}  # reasons for an inconclusive dot test, by code
 
 
-@dataclass(frozen=True, slots=True)
-class WrongNode:
+class WrongNode(Struct, frozen=True):
     """A wrong node: the unit that failed, and its symptom."""
 
     unit: Unit
@@ -57,8 +57,7 @@ class WrongNode:
     position: int  # among the nodes on the way
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """All nodes on the way from x to y, each checked on its own."""
 
     total: int
@@ -86,7 +85,7 @@ class Surveyor:
         units = units_between(self.tape, [x], [y])
         over: list[Unit] = []
         # progress of single comparisons still has to reach the budget, which raises at the time limit
-        quiet = replace(budget, progress=lambda done, total: budget.progress(len(over), len(units)))
+        quiet = structs.replace(budget, progress=lambda done, total: budget.progress(len(over), len(units)))
         flowing = _Flow(self.tape, units, [x], [y], seed)
         locals_: dict[Node, list[Local]] = {}
         for unit in units:
@@ -113,7 +112,7 @@ class Surveyor:
             if key not in self._found:
                 self._found[key] = check_unit(self.tape, unit, operands, outputs, seed, budget, flowing.live)
                 if self._found[key].status != "wrong":  # frees its tape
-                    self._found[key] = replace(self._found[key], compared=None)
+                    self._found[key] = structs.replace(self._found[key], compared=None)
             yield self._found[key]
 
     def _symptom(self, local: Local) -> Symptom:
@@ -311,8 +310,7 @@ def _flows(tape: Tape, units: Sequence[Unit], cts: dict[str, Array]) -> Iterator
     yield from pending.items()
 
 
-@dataclass(frozen=True, slots=True)
-class Trap:
+class Trap(Struct, frozen=True):
     """The node with a result, or a slope, that is not finite: where nobody uses it, or at the edge of its domain."""
 
     unit: Unit

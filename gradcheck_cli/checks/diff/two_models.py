@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.severed import Severance
@@ -155,7 +156,7 @@ class ModelDiff:
         needed = graph.needed_for(graph.nodes[position].reads if position < len(graph.nodes) else graph.outputs)
         dims = dims_behind(self.a.graph, [mine for mine, other in self.known.inputs.items() if other in needed])
         further = len(self.a.graph.nodes) + 1 + position  # than any failure of A
-        failures.append(replace(failure, position=(further, failure.position[1]), dims=dims))
+        failures.append(structs.replace(failure, position=(further, failure.position[1]), dims=dims))
         return failures[-1]
 
     @property

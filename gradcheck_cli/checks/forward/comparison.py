@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.checks.forward.runtime import (
@@ -236,7 +236,7 @@ class RuntimeComparison:
         graph, named = self.source.graph, asked.point.tape.named
         outer = {*outermost(graph, ys)}
         outputs = [name for name in asked.question.outputs if name in outer]
-        question, found = replace(asked.question, outputs=outputs), Looked()
+        question, found = structs.replace(asked.question, outputs=outputs), Looked()
         step = Stepwise(graph, self.ops, self.settings.seed, question, asked.question.feeds, ys)
         try:
             here = computed_in(question.path)

@@ -10,12 +10,12 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.checks.forward.runtime import NAME, PATIENCE, WORKER, Late, Question, Refused, Unanswered

@@ -18,11 +18,12 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from gradcheck_cli.graph import Array, Graph
@@ -47,8 +48,7 @@ class Late(Unanswered):
     """onnxruntime exceeded its time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """A model, by path or as bytes with external data in `folder`, its feeds, and the outputs to compute."""
 
     key: str  # equal for the same model and outputs
@@ -65,8 +65,7 @@ class Question:
     )  # for maps inside outputs, their "keys" in order and a "dtype"
 
 
-@dataclass(slots=True)
-class Worker:
+class Worker(Struct):
     """The process; it answers one question at a time."""
 
     script: Path = field(default_factory=lambda: Path(__file__).with_name("runtime_process.py"))

@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
@@ -241,7 +242,7 @@ class Stepwise:
         data = part_of(self.question.path, names)
         key = "\0".join((self.question.key, "inside", *names))
         try:
-            return WORKER.ask(replace(self.question, key=key, data=data, outputs=names), left)
+            return WORKER.ask(structs.replace(self.question, key=key, data=data, outputs=names), left)
         except Refused:
             if len(names) == 1:
                 return {}

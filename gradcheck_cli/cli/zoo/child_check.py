@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import rich_click as click
+from msgspec import structs
 
 from gradcheck_cli.checks.estimates import Forecast, largest
 from gradcheck_cli.checks.forward.runtime import lend
@@ -83,7 +84,7 @@ def _tasks(job: Job) -> list[Task]:
     except GradcheckError as error:
         tasks = [Task(job.path, job.path, raising(error))]
     return [
-        replace(
+        structs.replace(
             task,
             name=job.uri + task.name.removeprefix(job.path) if task.name.startswith(job.path) else task.name,
             said={**task.said, **job.said},

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import rich_click as click
+from msgspec import structs
 
 from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.cli.config import file_above, settings_above
@@ -145,7 +146,7 @@ class Maker:
         named = any(layer.get(name) for layer in bearing["layers"] for name in _NAMING)
         apart = key_of("", others, bearing)
         exact, optimized = structures_of(path, named=named)
-        return replace(job, structure=exact and exact + apart, family=optimized and optimized + apart)
+        return structs.replace(job, structure=exact and exact + apart, family=optimized and optimized + apart)
 
     def _local(self, place: ModelPlace) -> Path:
         """The local file, fetched if it is behind a URL, with test data from its archive."""
@@ -291,7 +292,7 @@ def _named(found: list[ModelPlace], entry: Mapping[str, Any], name: str) -> list
 
 def _checks_of(place: ModelPlace, planner: Planner) -> Iterator[ModelPlace]:
     """The checks of a file; a model without a spec is one check, and is not read for that."""
-    aimed = replace(planner, given={**targets_said(place.said), **planner.given})
+    aimed = structs.replace(planner, given={**targets_said(place.said), **planner.given})
     tasks = aimed.tasks([place.path]) if place.path and not place.error else []
     if not tasks or (len(tasks) == 1 and tasks[0].check is None):
         yield replace(place, unread=next(iter(errors_of(tasks)), place.error))

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from itertools import chain
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import rich_click as click
+from msgspec.structs import replace
 
 from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.baseline import gates_of

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+from msgspec import Struct, field, structs
 from numpy.typing import DTypeLike
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, SparseTensorProto, TensorProto
 
@@ -104,10 +105,12 @@ class Reader:
             raise ModelError(f"a call of function {function.name!r} has too many inputs or outputs.")
         opset = {**caller.opset, **opsets(function.opset_import)}
         renamed = dict(zip(function.input, inputs, strict=True))
-        scope = replace(caller, opset=opset, prefix=prefix, renamed=renamed, attrs={}, calls=(*caller.calls, key))
+        scope = structs.replace(
+            caller, opset=opset, prefix=prefix, renamed=renamed, attrs={}, calls=(*caller.calls, key)
+        )
         inner = Body(self, scope, body.around, body.nodes, body.constants, body.types)
         defaults = {a.name: value_of(a, inner) for a in function.attribute_proto}
-        return replace(inner, scope=replace(scope, attrs={**defaults, **call.attrs}))
+        return structs.replace(inner, scope=structs.replace(scope, attrs={**defaults, **call.attrs}))
 
     def count_node(self) -> None:
         """Refuses models that grow too large as functions are inlined."""
@@ -147,8 +150,7 @@ class Reader:
         return floats[0] if len(floats) == 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(Struct, frozen=True):
     """The nodes, constants and types of one graph while it is read."""
 
     reader: Reader
@@ -258,8 +260,7 @@ class Body:
         self.inline.add(node.outputs[0])
 
 
-@dataclass(frozen=True, slots=True)
-class FileScope:
+class FileScope(Struct, frozen=True):
     """Meaning of names, opsets and references to attributes in one graph, or in one call of a function."""
 
     names: FreshNames
