@@ -9,11 +9,11 @@ within `single_threaded()`.  `GRADCHECK_ISA` (avx512, avx2, baseline) overrules 
 from __future__ import annotations
 
 from .elementwise import NAMES, by_numpy, fused
-from .pools import added, maxima, sums, taken, winners
+from .pools import added, cut_out, maxima, put_back, sums, taken, winners
 from .products import along_lines, conv, conv_transpose, matmul
 from .selection import info, single_threaded, use
 
 __all__ = [
-    "NAMES", "added", "along_lines", "by_numpy", "conv", "conv_transpose", "fused", "info", "matmul", "maxima",
-    "single_threaded", "sums", "taken", "use", "winners",
+    "NAMES", "added", "along_lines", "by_numpy", "conv", "conv_transpose", "cut_out", "fused", "info", "matmul", "maxima",
+    "put_back", "single_threaded", "sums", "taken", "use", "winners",
 ]  # fmt: skip

@@ -33,6 +33,14 @@ def pool(
 ) -> None: ...
 def take_at(x: NDArray[Any], places: NDArray[Any], y: NDArray[Any], size: int, /) -> bool: ...
 def add_at(x: NDArray[Any], places: NDArray[Any], y: NDArray[Any], code: str, /) -> bool: ...
+def copy_boxes(
+    tensor: NDArray[Any],
+    starts: Sequence[NDArray[Any] | None],
+    lengths: Sequence[int],
+    dense: NDArray[Any],
+    back: bool,
+    /,
+) -> bool: ...
 def recurrence(
     cell: int,
     push: bool,

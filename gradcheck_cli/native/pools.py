@@ -1,4 +1,4 @@
-"""Pools: the sum or maximum of each window, their transposes, and entries at given positions.
+"""Pools: the sum or maximum of each window, their transposes, entries at given positions, and boxes.
 
 Each runs in C++ for the dtypes it names, and in NumPy (`reference`) for all others.
 """
@@ -20,6 +20,7 @@ Array = NDArray[Any]
 
 _SUMMED = frozenset(map(np.dtype, (np.float32, np.float64, np.complex64, np.complex128)))
 _COMPARED = frozenset(map(np.dtype, (np.float32, np.float64, np.int8, np.uint8)))
+_COPIED = "fcbiu"  # kinds of dtypes whose memory NumPy hands out
 _MOST_AXES = 8
 
 
@@ -71,13 +72,35 @@ def taken(x: Array, place: Array, rank: int) -> Array:
 
 
 def added(data: Array, place: Array, more: Array) -> Array | None:
-    """Lines of data `(L, N)` with `more` `(L, M)` added at positions `(M,)`; None if it does not run in C++."""
+    """Data `(L, N, row)` with rows of `more` `(L, M, row)` added at positions `(M,)`; None if it does not run in C++."""
     dtype = np.result_type(data, more)
     if not native() or dtype not in _SUMMED or not more.size:
         return None
     y = np.array(data, dtype, order="C")
     terms, places = np.ascontiguousarray(more, dtype), np.ascontiguousarray(place, np.int64)
     return y if kernels.add_at(terms, places, y, dtype.char) else None
+
+
+def cut_out(x: Array, starts: Sequence[Array | None], lengths: Sequence[int]) -> Array | None:
+    """Boxes of x, `(count, *lengths)`, which start along each axis at `starts`, `(count,)`, or contain all of it.
+
+    None if it does not run in C++, or a box lies partly outside.
+    """
+    count = next(len(start) for start in starts if start is not None)
+    y = np.empty((count, *lengths), x.dtype)
+    return y if _copied(x, starts, lengths, y, back=False) else None
+
+
+def put_back(x: Array, starts: Sequence[Array | None], lengths: Sequence[int], boxes: Array) -> bool:
+    """Writes boxes, `(count, *lengths)`, none of which overlap, into x; False if nothing was written, as for `cut_out`."""
+    return boxes.dtype == x.dtype and _copied(x, starts, lengths, boxes, back=True)
+
+
+def _copied(x: Array, starts: Sequence[Array | None], lengths: Sequence[int], boxes: Array, *, back: bool) -> bool:
+    if not native() or x.dtype.kind not in _COPIED:
+        return False
+    places = [start if start is None else np.ascontiguousarray(start, np.int64) for start in starts]
+    return kernels.copy_boxes(x, places, lengths, np.ascontiguousarray(boxes), back)
 
 
 def _runs(x: Array, axes: Sequence[Windows], dtypes: frozenset[np.dtype[Any]]) -> bool:

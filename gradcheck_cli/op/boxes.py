@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.lib.stride_tricks import sliding_window_view
 
+from gradcheck_cli import native
 from gradcheck_cli.graph import Array
 
 Shape: TypeAlias = tuple[int, ...]
@@ -199,7 +200,12 @@ def windows(x: Array, box: Box, count: int) -> Array:
                 for d, s in enumerate(box))]  # fmt: skip
     if not moving:
         return np.broadcast_to(x, (count, *x.shape))
-    return np.asarray(_slid(x, [box[d].length for d in moving], moving)[tuple(box[d].start for d in moving)])
+    starts: list[Any] = [span.start if d in moving else None for d, span in enumerate(box)]
+    lengths = [span.length if d in moving else x.shape[d] for d, span in enumerate(box)]
+    made = native.cut_out(x, starts, lengths)
+    if made is not None:
+        return made
+    return np.asarray(_slid(x, [lengths[d] for d in moving], moving)[tuple(starts[d] for d in moving)])
 
 
 def all_probes(stacks: Sequence[BoxStack]) -> Array:
@@ -223,6 +229,9 @@ def _place(values: Array, starts: Sequence[Any], whole: Array, probes: Array) ->
     moving = [d for d, start in enumerate(starts) if isinstance(start, np.ndarray)]
     whole = whole[(slice(None), *(slice(None) if d in moving else slice(s, s + values.shape[1 + d])
                                   for d, s in enumerate(starts)))]  # fmt: skip
+    every = [probes, *(starts[d] if d in moving else None for d in range(len(starts)))]
+    if native.put_back(whole, every, [1, *values.shape[1:]], values):
+        return
     if moving:
         lengths, axes = [values.shape[1 + d] for d in moving], [1 + d for d in moving]
         whole = _slid(whole, lengths, axes, 1, writeable=True)

@@ -43,10 +43,9 @@ def combine(data: Array, index: Array, updates: Array, reduction: str) -> Array:
 
 
 def _added(data: Array, index: Array, updates: Array) -> Array | None:
-    """The data with updates added, entry by entry; None where that does not run in C++."""
-    inner = math.prod(data.shape[2:])
-    entry = (index[:, None] * inner + np.arange(inner)).ravel()
-    made = native.added(data.reshape(len(data), -1), entry, updates.reshape(len(updates), -1))
+    """The data with updates added, row by row; None where that does not run in C++."""
+    row = math.prod(data.shape[2:])
+    made = native.added(data.reshape(*data.shape[:2], row), index, updates.reshape(*updates.shape[:2], row))
     return None if made is None else made.reshape(data.shape)
 
 

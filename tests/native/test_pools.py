@@ -202,13 +202,13 @@ def test_threads_pool_alike():
     x, before = draw((200, 40, 41), "float64"), kernels.threads()
     alone = [native.sums(x, axes), *native.winners(x, axes)]
     place = np.broadcast_to(alone[2][:1], alone[2].shape)
-    flat = x.reshape(200, -1), np.arange(400) % 50, x.reshape(200, -1)[:, :400]
-    more = [native.taken(x, place, 2), native.added(*flat)]
+    rows = x.reshape(200, -1, 2), np.arange(200) % 50, x.reshape(200, -1, 2)[:, :200]
+    more = [native.taken(x, place, 2), native.added(*rows)]
     try:
         for count in (2, 5):
             kernels.set_threads(count)
             assert all(map(np.array_equal, [native.sums(x, axes), *native.winners(x, axes)], alone))
-            assert all(map(np.array_equal, [native.taken(x, place, 2), native.added(*flat)], more))
+            assert all(map(np.array_equal, [native.taken(x, place, 2), native.added(*rows)], more))
     finally:
         kernels.set_threads(before)
 
@@ -253,19 +253,20 @@ def test_entries_are_taken_from_their_places(kind, dtype):
 
 
 @needs_native
+@pytest.mark.parametrize("row", [1, 2, 5])
 @pytest.mark.parametrize("dtype", [*REAL, *COMPLEX])
-def test_terms_are_added_at_their_places_and_the_data_stay(dtype):
-    data, place, more = draw((3, 7), dtype), np.array([6, 0, 3, 3, 0, 3]), draw((3, 6), dtype, 1)
+def test_rows_are_added_at_their_places_and_the_data_stay(dtype, row):
+    data, place, more = draw((3, 7, row), dtype), np.array([6, 0, 3, 3, 0, 3]), draw((3, 6, row), dtype, 1)
     before, want = data.copy(), data.copy()
     for line in range(3):
-        for at, term in zip(place, more[line], strict=True):
-            want[line, at] += term
+        for at, terms in zip(place, more[line], strict=True):
+            want[line, at] += terms
     with native.use("native"):
         got = native.added(data, place, more)
         assert got.dtype == data.dtype
         assert np.array_equal(got, want)
         assert np.array_equal(data, before)
-        assert native.added(np.broadcast_to(data[:1], (3, 7)), place, more.T.copy().T).dtype == dtype
+        assert native.added(np.broadcast_to(data[:1], data.shape), place, more.T.copy().T).dtype == dtype
 
 
 @pytest.mark.parametrize("wrong", [-16, 15, 1 << 40])
@@ -276,4 +277,4 @@ def test_places_outside_are_refused(kind, wrong):
         native.taken(x, place, 2)
     if kind == "native":
         with native.use(kind):
-            assert native.added(np.zeros((1, 15)), np.array([0, wrong]), np.ones((1, 2))) is None
+            assert native.added(np.zeros((1, 15, 1)), np.array([0, wrong]), np.ones((1, 2, 1))) is None

@@ -9,6 +9,7 @@
 #include <deque>
 #include <optional>
 
+#include "boxes.h"
 #include "chain.h"
 #include "conv.h"
 #include "instruction_set.h"
@@ -56,6 +57,12 @@ class Buffer {
             even = even && buffer_.strides[axis] % real == 0;
         return even;
     }
+
+    // The memory, and of each axis the size and the stride in bytes.
+    char *bytes() const { return static_cast<char *>(buffer_.buf); }
+    std::vector<Index> sizes() const { return {buffer_.shape, buffer_.shape + buffer_.ndim}; }
+    std::vector<Index> strides() const { return {buffer_.strides, buffer_.strides + buffer_.ndim}; }
+    Index item() const { return buffer_.itemsize; }
 
     // The elements, if they lie one after the other in the order of the axes.
     template <class T> T *dense() const {
@@ -203,19 +210,39 @@ bool run_take_at(nb::handle x, nb::handle places, nb::handle y, Index size) {
 
 bool run_add_at(nb::handle x, nb::handle places, nb::handle y, char code) {
     const Buffer from(x, false), at(places, false), to(y, true);
-    const Places lines = places_of(at, to, from);
+    const Index row = from.size(-1), count = from.size(-2);
+    const Places lines = {at.dense<Index>(), 1, from.elements() / (count * row), to.size(-2), count};
     return with_type(code, [&](auto zero, Index unit) {
         using T = decltype(zero);
         const T *source = from.dense<T>();
         T *target = to.dense<T>();
         nb::gil_scoped_release release;
-        return add_at(lines, unit, source, target);
+        return add_at(lines, unit * row, source, target);
     });
 }
 
 // The elements of an array that may be left out, in order.
 template <class T> T *dense_or_null(std::deque<Buffer> &held, nb::handle array, bool writable) {
     return array.is_none() ? nullptr : held.emplace_back(array, writable).dense<T>();
+}
+
+// Boxes of a tensor, of `lengths`, one for each entry of `starts`, which has an array or None for each axis.
+bool run_copy_boxes(nb::handle tensor, nb::sequence starts, const std::vector<Index> &lengths, nb::handle dense, bool back) {
+    const Buffer whole(tensor, back), cut(dense, !back);
+    std::deque<Buffer> held;
+    Boxes boxes{{}, lengths, whole.sizes(), whole.strides(), cut.sizes().at(0)};
+    for (nb::handle start : starts)
+        boxes.starts.push_back(dense_or_null<Index>(held, start, false));
+    for (const Buffer &start : held)
+        if (start.elements() != boxes.count)
+            throw nb::type_error("a start for each box");
+    if (boxes.starts.size() != boxes.sizes.size() || lengths.size() != boxes.sizes.size())
+        throw nb::type_error("a start and a length for each axis");
+    if (cut.item() != whole.item())
+        throw nb::type_error("boxes and tensor are not of one type");
+    char *some = cut.dense<char>();
+    nb::gil_scoped_release release;
+    return copy_boxes(boxes, whole.item(), whole.bytes(), some, back);
 }
 
 template <class T> void run_recurrence(Recurrence<T> x, bool push, nb::sequence point, nb::handle counts, nb::sequence given, nb::sequence made) {
@@ -376,6 +403,7 @@ NB_MODULE(_kernels, module) {
                nb::arg("code"));
     module.def("take_at", run_take_at);
     module.def("add_at", run_add_at);
+    module.def("copy_boxes", run_copy_boxes);
     module.def("recurrence", run_recurrences, nb::arg("cell"), nb::arg("push"), nb::arg("backwards"), nb::arg("sizes"),
                nb::arg("point"), nb::arg("counts").none(), nb::arg("given"), nb::arg("made"), nb::arg("twofold"));
     module.def("raise_largest", run_raise_largest, nb::arg("given"), nb::arg("right"), nb::arg("largest"),
