@@ -113,7 +113,7 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     added = [DimGroup((count.symbol,), COUNTS) for count in counted]
     if not trial.go(groups):
         groups, added = [], [*_moving(trial, groups), *added]
-    if trial.go([*groups, *added]):
+    if not added or trial.go([*groups, *added]):
         groups.extend(added)
     else:
         for group in added:
