@@ -85,12 +85,21 @@ class OutlinedTape(Tape):
         names = step.node.outputs
         if self.fixed.issuperset(step.operands + step.statics):
             self.fixed.update(names)
-        given = [values.recipes.get(n) or values[n] if n else None for n in step.operands]
-        evaluation = Evaluation(given, _evaluator(step, self.widen))
-        for index, (name, y) in enumerate(zip(names, results, strict=False)):
-            if name and type(y) is Blank:
-                values.recipes[name] = Later(y, evaluation, index)
+        values.recipes.update(self._later(step, results))
         return tuple([Large(self, n) if n else Held(self, n, y) for n, y in zip(names, results, strict=False)])
+
+    def extended(self, step: Step, results: Sequence[Array]) -> None:
+        more = self._later(step, results)
+        self.values.recipes.update((name, later) for name, later in more.items() if name not in self.values)
+        if not more:
+            super().extended(step, results)
+
+    def _later(self, step: Step, results: Sequence[Array]) -> dict[str, Later]:
+        """The results of a step that are computed when they are read, by name."""
+        given = [self.values.recipes.get(n) or self.values[n] if n else None for n in step.operands]
+        evaluation = Evaluation(given, _evaluator(step, self.widen))
+        named = enumerate(zip(step.outputs, results, strict=False))
+        return {name: Later(y, evaluation, index) for index, (name, y) in named if name and type(y) is Blank}
 
 
 def _is_later(x: Any) -> bool:

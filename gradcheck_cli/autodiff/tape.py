@@ -515,6 +515,11 @@ class Tape:
         self.values.update((n, y) for n, y in zip(names, results, strict=False) if n)
         return tuple([Held(self, n, y) for n, y in zip(names, results, strict=False)])
 
+    def extended(self, step: Step, results: Sequence[Array]) -> None:
+        """Adds what a step computes since it has more outputs than when it was recorded."""
+        pairs = zip(step.outputs, results, strict=True)
+        self.values.update((name, y) for name, y in pairs if name and name not in self.values)
+
     def operator_at(self, place: NodePlace, op: Op) -> Op:
         """The operator of the node at a place, of which `op` is the whole or a part."""
         return self.ops.get((place.domain, place.op), op)

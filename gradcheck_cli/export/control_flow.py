@@ -48,6 +48,7 @@ from gradcheck_cli.export.inner import (
 )
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType
 from gradcheck_cli.op import Op, Ops, composite, table
+from gradcheck_cli.op.batching import Blank
 from gradcheck_cli.ops import subgraphs
 from gradcheck_cli.ops.recurrent import Cell, RecurrentLayer, affine, part, recurrent
 
@@ -210,8 +211,9 @@ def _turned(side: str, turns: Sequence[Turn]) -> dict[str, Any]:
 
 
 def _first(x: Var, axis: int) -> Array:
-    """The first row of x, or zeros if x has no rows: rules only read its shape."""
-    return np.take(x.value, 0, axis) if x.shape[axis] else np.zeros(np.delete(x.shape, axis), x.dtype)
+    """The first row of x, or zeros if x has no rows or no numbers yet: rules only read its shape."""
+    known = x.shape[axis] and type(x.like) is not Blank
+    return np.take(x.value, 0, axis) if known else np.zeros(np.delete(x.shape, axis), x.dtype)
 
 
 def _with_row(tape: Tape, graph: Graph, like: Array) -> Graph:

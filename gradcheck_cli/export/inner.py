@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import structs
 
 from gradcheck_cli.autodiff.backward import gradients, units_between
+from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Large, Step, Tape, Var, run
 from gradcheck_cli.autodiff.trace import GraphFunction, names_within, run_node
@@ -27,7 +28,7 @@ from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.graph.containers import CONTAINERS, described
 from gradcheck_cli.op import DTYPES, Op, Ops, table
 from gradcheck_cli.ops.recurrent import UNROLLED
-from gradcheck_cli.ops.subgraphs import CONTROL_FLOW
+from gradcheck_cli.ops.subgraphs import CONTROL_FLOW, scan_outline
 
 NUMBER, FLAG = TensorType(np.dtype(np.int64), ()), TensorType(np.dtype(np.bool_), ())  # first inputs of a Loop's body
 _MASKING = ("one", "half", "none", "own", "rest", "share", "like", "scaled", "zero")
@@ -412,7 +413,11 @@ def outputs_of(tape: Tape, op: Op, count: int) -> tuple[str, ...]:
 
 
 def evaluated(tape: Tape, step: Step) -> Sequence[Array]:
-    """The outputs of a step at the point."""
+    """The outputs of a step at the point; on a tape that leaves numbers for later only what is known of them."""
+    if isinstance(tape, OutlinedTape) and step.op.name == "Scan":
+        kept, likes = step.metadata["kept"], [tape.values.like(name) if name else None for name in step.operands]
+        if (made := scan_outline(kept.node, kept.ops, likes, kept.run)) is not None:
+            return made
     arrays = [tape.values[name] if name else None for name in step.operands]
     where = partial(step.place.of, step.op.name, step.label)
     return list(run(step.op, arrays, step.metadata, where=where, widen=tape.widen))
@@ -428,8 +433,7 @@ def starts(tape: Tape, made: str, names: Sequence[str]) -> list[Var]:
     if missing:
         tape.steps[index] = step = _stacking(tape, tape.steps[index], missing)
         tape.makers = None  # the step makes more now
-        pairs = zip(step.outputs, evaluated(tape, step), strict=True)
-        tape.values.update((name, y) for name, y in pairs if name and name not in tape.values)
+        tape.extended(step, evaluated(tape, step))
     found = _stacked(tape.steps[index])
     return [tape.var(found[name]) for name in names]
 

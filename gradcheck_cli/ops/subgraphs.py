@@ -7,7 +7,7 @@ asked for by name.  Sequences and optionals may be loop states as tensors are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,13 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import MAX_STEPS, Var
 from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import LimitError
-from gradcheck_cli.graph import TensorType
+from gradcheck_cli.graph import Array, Node, TensorType
 from gradcheck_cli.graph.containers import CONTAINERS, described, mapped
-from gradcheck_cli.op import Op, composite, from_end
+from gradcheck_cli.op import Op, Ops, composite, from_end
+from gradcheck_cli.op.batching import blank
 
 _FORWARD, _REVERSE = 0, 1
+_SEVERAL = 2  # iterations: one takes as long as its outline
 
 
 def if_(condition: Var, *, then_branch: GraphFunction, else_branch: GraphFunction) -> tuple[Any, ...]:
@@ -78,6 +80,32 @@ def scan(
     directions = _each(scan_output_directions, len(outputs), "scan_output_directions")
     scans = [_stacked(body, name, [row[i] for row in rows], axes[i], directions[i]) for i, name in enumerate(outputs)]
     return (*map(_handed_on, states), *scans)
+
+
+def scan_outline(
+    node: Node, ops: Ops, operands: Sequence[Array | None], run: Callable[..., Sequence[Array]]
+) -> list[Array] | None:
+    """Blanks like the results of a Scan, by one of its iterations, which `run` makes.
+
+    `operands` are its inputs, of which only the shapes count, and then what its body reads from around it.  None where
+    there are fewer than two iterations, or a shape in the body may follow from numbers.
+    """
+    attrs, own, inner = node.attrs, len(node.inputs), [ops[each.key] for each in node.attrs["body"].nodes]
+    if any(op.outline is None or "rng" in op.signature.supplied for op in inner):
+        return None
+    count = own - attrs["num_scan_inputs"]
+    axes = _each(attrs.get("scan_input_axes"), own - count, "scan_input_axes")
+    rows = [np.asarray(x) for x in operands[count:own]]
+    length = rows[0].shape[axes[0]]
+    if length < _SEVERAL or any(x.shape[axis] != length for x, axis in zip(rows, axes, strict=True)):
+        return None
+    alone = [x.take([0], axis) for x, axis in zip(rows, axes, strict=True)]
+    made = run(*operands[:count], *alone, *operands[own:])
+    shapes = [list(y.shape) for y in made]
+    axes = _each(attrs.get("scan_output_axes"), len(attrs["body"].outputs) - count, "scan_output_axes")
+    for shape, axis in zip(shapes[count:], axes, strict=False):
+        shape[axis] = length
+    return [blank(shape, y.dtype) for shape, y in zip(shapes, made, strict=True)]
 
 
 def _slices(x: Any, axis: int, direction: int) -> list[Var]:
