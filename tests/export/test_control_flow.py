@@ -15,6 +15,8 @@ import onnx.parser
 import pytest
 
 import gradcheck_cli as gc
+from gradcheck_cli.autodiff.outlined import OutlinedTape
+from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.export.control_flow import for_files
@@ -359,11 +361,36 @@ def test_a_node_that_is_kept_gives_the_values_and_gradients_of_its_parts(case: C
         np.testing.assert_allclose(kept[name], value, rtol=1e-11, atol=1e-13, err_msg=name)
 
 
+@pytest.mark.parametrize("case", OP_CASES, ids=by_id)
+def test_numbers_of_kept_nodes_that_are_left_for_later_are_those_that_are_computed_at_once(
+    case: Case, monkeypatch: Any
+):
+    monkeypatch.setattr("gradcheck_cli.autodiff.outlined._SMALL", -1)
+    (at_once, *_), (later, *_) = (
+        differentiated(case.graph, case.feeds, for_files(OPS), on) for on in (Tape, OutlinedTape)
+    )
+    assert [str(step.node) for step in later.steps] == [str(step.node) for step in at_once.steps]
+    for name, value in at_once.values.items():
+        assert later.values.like(name).shape == value.shape, name
+        np.testing.assert_array_equal(later.values[name], value, err_msg=name)
+
+
 def gradients_of(graph: Graph, feeds: Feeds, ops: Any) -> dict[str, Any]:
     """Outputs, and gradients of their weighted sums by all float inputs, on a tape with some operators."""
+    tape, xs, found = differentiated(graph, feeds, ops)
+    zeros = {x: np.zeros_like(feeds[x]) for x in xs}
+    given = {x: ct.value for x, ct in zip(xs, found, strict=True) if ct is not None}
+    return {
+        **{name: tape.named[name].value for name in graph.outputs},
+        **{f"d{x}": v for x, v in {**zeros, **given}.items()},
+    }
+
+
+def differentiated(graph: Graph, feeds: Feeds, ops: Any, on: type[Tape] = Tape) -> tuple[Tape, list[str], Any]:
+    """A tape with gradients of the outputs' weighted sums, all float inputs, and their gradients."""
     from gradcheck_cli.autodiff.backward import gradients as backward
 
-    tape, rng = trace(graph, feeds, ops=ops), np.random.default_rng(0)
+    tape, rng = trace(graph, feeds, ops=ops, on=on), np.random.default_rng(0)
     xs = [name for name, value in feeds.items() if is_inexact(value.dtype)]
     cts = {
         y.name: tape.hold(f"ct of {y.name}", rng.normal(size=y.shape))
@@ -371,13 +398,7 @@ def gradients_of(graph: Graph, feeds: Feeds, ops: Any) -> dict[str, Any]:
         if is_inexact(y.dtype)
     }
     with tape.from_node(-1, {}):
-        found = backward(tape, cts, xs)
-    zeros = {x: np.zeros_like(feeds[x]) for x in xs}
-    given = {x: ct.value for x, ct in zip(xs, found, strict=True) if ct is not None}
-    return {
-        **{name: tape.named[name].value for name in graph.outputs},
-        **{f"d{x}": v for x, v in {**zeros, **given}.items()},
-    }
+        return tape, xs, backward(tape, cts, xs)
 
 
 @pytest.mark.one_in(8)
