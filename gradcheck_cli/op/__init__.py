@@ -515,8 +515,7 @@ def bind(
         _settle_dtype(op, keyword, metadata, cast)
     if signature.needed and (missing := [k for k in signature.needed if k not in metadata]):
         raise ModelError(f"{op.name} needs {missing[0]!r}, which is missing")
-    if supplied:
-        metadata.update((k, supplied[k]) for k in signature.supplied if k in supplied)
+    metadata.update((k, supplied[k]) for k in signature.supplied if k in supplied)
     if len(inputs) > (n := signature.most):
         raise ModelError(f"it takes {counted(n, 'input')} at most, and {len(inputs)} are given")
     positions, required = signature.inputs(len(inputs))

@@ -107,7 +107,10 @@ def test_memory_beyond_the_limit_is_refused_there_and_not_here() -> None:
 
 @linux
 def test_an_error_comes_back_though_its_frames_hold_all_memory() -> None:
-    """They hold what they made, down to pieces of a few bytes, and the answer needs memory too."""
+    """They hold what they made, down to pieces of a few bytes, and the answer needs memory too.
+
+    Where the process has much free memory that is not resident, the watch may see it first.
+    """
 
     def full() -> None:
         held: list[Any] = []
@@ -117,8 +120,9 @@ def test_an_error_comes_back_though_its_frames_hold_all_memory() -> None:
                     held.append(bytearray(size))
         held.extend([None] * MIB)
 
-    with pytest.raises(MemoryError):
+    with pytest.raises((MemoryError, Stopped)) as caught:
         run(full, Bounds(memory=128 * MIB))
+    assert not isinstance(caught.value, Stopped) or caught.value.code == "GC602"
 
 
 def test_python_without_room_for_a_call_is_out_of_memory() -> None:
