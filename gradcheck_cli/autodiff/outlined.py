@@ -62,10 +62,10 @@ class OutlinedTape(Tape):
         if op.outlined is None and not op.composed and op.batching is not shape_only:
             return super()._arrays(op, operands)
         read = {index for _, index in op.signature.static}
-        return [x.like if _is_later(x) and i not in read else self._given(op, x) for i, x in enumerate(operands)]
+        return [x.like if is_later(x) and i not in read else self._given(op, x) for i, x in enumerate(operands)]
 
     def _given(self, op: Op, x: Any) -> Any:
-        return x.value if type(x) is Held or _is_later(x) else super()._given(op, x)
+        return x.value if type(x) is Held or is_later(x) else super()._given(op, x)
 
     def _evaluate(
         self, op: Op, arrays: Sequence[Array | None], metadata: Mapping[str, Any], where: Where
@@ -102,7 +102,8 @@ class OutlinedTape(Tape):
         return {name: Later(y, evaluation, index) for index, (name, y) in named if name and type(y) is Blank}
 
 
-def _is_later(x: Any) -> bool:
+def is_later(x: Any) -> bool:
+    """True for a tensor whose numbers are left for later; they may have been computed since."""
     return isinstance(x, Large) and type(x.like) is Blank
 
 

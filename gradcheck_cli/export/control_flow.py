@@ -23,6 +23,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import inexact
+from gradcheck_cli.autodiff.outlined import is_later
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
@@ -48,7 +49,6 @@ from gradcheck_cli.export.inner import (
 )
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType
 from gradcheck_cli.op import Op, Ops, composite, table
-from gradcheck_cli.op.batching import Blank
 from gradcheck_cli.ops import subgraphs
 from gradcheck_cli.ops.recurrent import Cell, RecurrentLayer, affine, part, recurrent
 
@@ -212,7 +212,7 @@ def _turned(side: str, turns: Sequence[Turn]) -> dict[str, Any]:
 
 def _first(x: Var, axis: int) -> Array:
     """The first row of x, or zeros if x has no rows or no numbers yet: rules only read its shape."""
-    known = x.shape[axis] and type(x.like) is not Blank
+    known = x.shape[axis] and not is_later(x)
     return np.take(x.value, 0, axis) if known else np.zeros(np.delete(x.shape, axis), x.dtype)
 
 

@@ -25,7 +25,7 @@ _DTYPES: dict[tuple[bool, bool], DType] = {
 }
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 _HALF = {"float16", "bfloat16"}
-_OFTEN = 4  # times as many entries: the other operand's are packed for so many products
+_OFTEN = 4  # times as many entries: the smaller operand is read by so many products of a stack
 _WORTH_WIDENING = 16384  # float32 operands of this size or more are widened by the kernels
 
 
@@ -47,7 +47,7 @@ def matmul(a: Array, b: Array) -> Array:
         raise ValueError(f"matmul: {left} by {right}: the inner sizes are {left[-1]} and {right[-2]}, not equal.")
     out = np.empty((*_lead(left[:-2], right[:-2]), left[-2], right[-1]), dtype)
     if y.ndim > 2 and x.size > _OFTEN * y.size and y.strides[-1] != y.itemsize:
-        y = y.copy()  # a transpose costs nothing once
+        y = y.copy()  # turned once, and not anew for each product
     if not left[-1]:
         out.fill(0)
     elif out.size and not kernels.matmul(x, y, out, twofold):

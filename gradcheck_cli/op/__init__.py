@@ -513,7 +513,7 @@ def bind(
             metadata[keyword] = value.item() if value.ndim == 0 else tuple(value.ravel().tolist())
     for keyword in signature.dtypes:
         _settle_dtype(op, keyword, metadata, cast)
-    if signature.needed and (missing := [k for k in signature.needed if k not in metadata]):
+    if missing := [k for k in signature.needed if k not in metadata]:
         raise ModelError(f"{op.name} needs {missing[0]!r}, which is missing")
     metadata.update((k, supplied[k]) for k in signature.supplied if k in supplied)
     if len(inputs) > (n := signature.most):

@@ -90,8 +90,8 @@ def scan_outline(
     `operands` are its inputs, of which only the shapes count, and then what its body reads from around it.  None where
     there are fewer than two iterations, or a shape in the body may follow from numbers.
     """
-    attrs, own, inner = node.attrs, len(node.inputs), [ops[each.key] for each in node.attrs["body"].nodes]
-    if any(op.outline is None or "rng" in op.signature.supplied for op in inner):
+    attrs, own = node.attrs, len(node.inputs)
+    if any(ops[each.key].outline is None for each in attrs["body"].nodes):
         return None
     count = own - attrs["num_scan_inputs"]
     axes = _each(attrs.get("scan_input_axes"), own - count, "scan_input_axes")

@@ -195,8 +195,10 @@ void run_pool(Pool kind, nb::handle x, nb::handle y, nb::object places, const Ge
         with_type(code, [&](auto zero, Index unit) { pool_images<decltype(zero)>(kind, from, to, at, axes, unit); });
 }
 
-Places places_of(const Buffer &at, const Buffer &whole, const Buffer &some) {
-    return {at.dense<Index>(), at.elements() / some.size(-1), some.elements() / some.size(-1), whole.size(-1), some.size(-1)};
+// Places along an axis; what lies behind it are elements of `row` numbers.
+Places places_of(const Buffer &at, const Buffer &whole, const Buffer &some, Index axis = -1, Index row = 1) {
+    const Index count = some.size(axis);
+    return {at.dense<Index>(), at.elements() / count, some.elements() / (count * row), whole.size(axis), count};
 }
 
 bool run_take_at(nb::handle x, nb::handle places, nb::handle y, Index size) {
@@ -210,8 +212,8 @@ bool run_take_at(nb::handle x, nb::handle places, nb::handle y, Index size) {
 
 bool run_add_at(nb::handle x, nb::handle places, nb::handle y, char code) {
     const Buffer from(x, false), at(places, false), to(y, true);
-    const Index row = from.size(-1), count = from.size(-2);
-    const Places lines = {at.dense<Index>(), 1, from.elements() / (count * row), to.size(-2), count};
+    const Index row = from.size(-1);
+    const Places lines = places_of(at, to, from, -2, row);
     return with_type(code, [&](auto zero, Index unit) {
         using T = decltype(zero);
         const T *source = from.dense<T>();
