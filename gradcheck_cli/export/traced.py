@@ -8,11 +8,12 @@ other inputs are refused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations, islice, pairwise
+from itertools import accumulate, combinations, islice, pairwise
 from random import Random
 from typing import Any
 
@@ -56,9 +57,9 @@ class Trials:
     """Sizes for each run, with spare ones in case derivatives do not run at some.
 
     `equal` maps dimensions to the dimension that they must equal, `fixed` maps others to their only size.  The sizes
-    include values of `counted` inputs.  `small` are smaller sizes, which are used if the same operators run there.
-    `loose` maps dimensions that are equal or 1 to the one that they broadcast with.  `by_values`: shapes follow from
-    values, which differ between runs even where no size does, those of `deciding` floats and of `integers`.
+    include values of `counted` inputs.  `small` are smaller sizes, which are used if the model runs there, by the same
+    operators.  `loose` maps dimensions that are equal or 1 to the one that they broadcast with.  `by_values`: shapes
+    follow from values, which differ between runs even where no size does, those of `deciding` floats and of `integers`.
     """
 
     runs: tuple[Mapping[str, int], ...]
@@ -127,7 +128,7 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     equal = {d: group.dims[0] for group in groups for d in group.dims[1:]}
     found = tuple(count for count in counted if count.symbol in moved)
     ones = [{**runs[0], **each} for each in of_one({d: equal[d] for d in loose})]
-    small = tuple({**base, **each} for each in (*_below(groups, fixed), *ones) if trial.runs(each))
+    small = tuple({**base, **each} for each in (*_below(groups, fixed), *ones))
     return Trials(
         runs,
         small,
@@ -269,11 +270,8 @@ class _Trial:
         here = {**self.base, **sizes}
         key = tuple(here.items())
         if key not in self.known:
-            self.known[key] = self._tried(here)
+            self.known[key] = _runs(self.model, self.targets, at(self.settings, here, self.counted), self.ops)
         return self.known[key]
-
-    def _tried(self, sizes: Mapping[str, int]) -> bool:
-        return _runs(self.model, self.targets, at(self.settings, sizes, self.counted), self.ops)
 
     def broadcasts(self, group: DimGroup, dim: str) -> bool:
         """True if the model runs where a dimension is 1 and the others are not, or they are and it is not."""
@@ -281,23 +279,25 @@ class _Trial:
         return self.runs({**sizes, dim: 1}) or self.runs({**sizes, **dict.fromkeys(others, 1)})
 
     def go(self, groups: Sequence[DimGroup]) -> bool:
-        """True if the groups have enough sizes, and the model runs at all that they would be assigned."""
-        return all(len(group.sizes) >= RUNS for group in groups) and all(map(self.runs, _assigned(groups)))
+        """True if the groups have enough sizes, and the model runs at those that they would be assigned."""
+        return all(len(group.sizes) >= RUNS for group in groups) and all(map(self.runs, _telling(_assigned(groups))))
 
-    def moves(self, group: DimGroup) -> DimGroup | None:
-        """The group with the sizes at which the model runs; None if those are too few."""
+    def whole(self, group: DimGroup) -> bool:
+        """True if the model runs at sizes from all over the group's."""
+        return all(self._at(group, place) for place in (0, -1, len(group.sizes) // 2, 1))
 
-        def runs(place: int) -> bool:
-            return self.runs(dict.fromkeys(group.dims, group.sizes[place]))
-
-        if not (runs(0) and runs(1)):
+    def part(self, group: DimGroup) -> DimGroup | None:
+        """The group with its first sizes, those at which the model runs; None if they are too few."""
+        if not (self._at(group, 0) and self._at(group, 1)):
             return None
         low, high = 1, len(group.sizes) - 1
-        if runs(high) and runs(high // 2):
-            return group
         while low < high - 1:
-            low, high = ((low + high) // 2, high) if runs((low + high) // 2) else (low, (low + high) // 2)
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._at(group, middle) else (low, middle)
         return DimGroup(group.dims, group.sizes[: low + 1]) if low + 1 >= RUNS else None
+
+    def _at(self, group: DimGroup, place: int) -> bool:
+        return self.runs(dict.fromkeys(group.dims, group.sizes[place]))
 
 
 def _moving(trial: _Trial, groups: Sequence[DimGroup]) -> Iterator[DimGroup]:
@@ -326,13 +326,9 @@ def _first(trial: _Trial, group: DimGroup) -> DimGroup | None:
         tuple(size + factor * (k + size * k // (_STEPS * factor)) for k in range(1, RUNS + 3)) for factor in _FACTORS
     )
     multiples = (tuple(factor * k for k in range(2, RUNS + 3)) for factor in (size, *_FACTORS) if factor > 1)
-    short: DimGroup | None = None
-    for sizes in (group.sizes, *above, *multiples):
-        found = trial.moves(DimGroup(group.dims, sizes))
-        if found is not None and found.sizes == sizes:
-            return found
-        short = short or found
-    return short
+    kinds = [DimGroup(group.dims, sizes) for sizes in (group.sizes, *above, *multiples)]
+    whole = next(filter(trial.whole, kinds), None)
+    return whole or next(filter(None, map(trial.part, kinds)), None)
 
 
 def _assigned(groups: Sequence[DimGroup]) -> list[dict[str, int]]:
@@ -346,6 +342,16 @@ def _assigned(groups: Sequence[DimGroup]) -> list[dict[str, int]]:
     return [
         {d: sizes[run] for group, sizes in zip(groups, chosen, strict=True) for d in group.dims} for run in range(RUNS)
     ]
+
+
+def _telling(runs: Sequence[Mapping[str, int]]) -> list[Mapping[str, int]]:
+    """Runs by falling size; of one size each the largest, the smallest, and so many that not all have a common factor."""
+    told = sorted(runs, key=lambda sizes: -max(sizes.values(), default=0))
+    if any(len({*sizes.values()}) != 1 for sizes in told):
+        return told
+    told.insert(1, told.pop())
+    common = [*accumulate((max(sizes.values()) for sizes in told), math.gcd)]
+    return told[: max(2, common.index(1) + 1 if 1 in common else RUNS)]
 
 
 def _below(groups: Sequence[DimGroup], fixed: Collection[int]) -> Iterator[dict[str, int]]:
