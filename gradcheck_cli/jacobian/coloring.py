@@ -81,7 +81,7 @@ class Entries(Struct, frozen=True, dict=True):
     @cached_property
     def starts(self) -> Array:
         """The number of entries before each row, and before the end, `(rows + 1,)`."""
-        return np.concatenate([[0], np.cumsum(np.bincount(self.row, minlength=self.rows))])
+        return np.searchsorted(self.row, np.arange(self.rows + 1, dtype=self.row.dtype))
 
     @staticmethod
     def transposed(some: Sequence[Entries]) -> Entries:
@@ -204,6 +204,7 @@ def _fitting(sets: Array, shape: tuple[int, ...]) -> Array:
     return sets
 
 
+_PIECE = 1 << 17  # entries that are added up at once
 _LONGEST = 500_000_000  # words that are looked at for colors: some two seconds
 _WORTH = 0.5  # of the rows: more colors save too little
 _MEETING = 0.75  # of rows drawn at random, in one column: all of them will not do with few colors
@@ -239,9 +240,13 @@ class Coloring(Struct, frozen=True, dict=True):
         jacobian[self.row, self.column] = entries
         return jacobian
 
-    def along(self, entries: Array, direction: Array) -> Array:
-        """The sum of the rows, each by a number, `(columns,)`."""
-        return np.bincount(self.column, entries * direction[self.row], self.columns)
+    def along(self, entries: Array, direction: Array, *, sized: bool = False) -> Array:
+        """The sum of the rows, or of their magnitudes, each by a number, `(columns,)`."""
+        total, size = np.zeros(self.columns), max(_PIECE, 8 * self.columns)
+        for some in (slice(start, start + size) for start in range(0, len(self.row), size)):
+            part = np.abs(entries[some]) if sized else entries[some]
+            total += np.bincount(self.column[some], part * direction[self.row[some]], self.columns)
+        return total
 
 
 class Structure:

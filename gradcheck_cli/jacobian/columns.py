@@ -196,8 +196,10 @@ class Columns:
         found, start = [], 0
         for each, cells in zip(answers, self._wanted, strict=True):
             if cells is not None:
-                rows = np.arange(each.shape[1])[:, None]
-                found.append(Jacobian(cells.cleared(each[coloring.colors[cells.columns], rows]), cells))
+                values = np.empty(cells.columns.shape)
+                for rows in blocks(*cells.columns.shape):
+                    values[rows] = np.take_along_axis(each[:, rows].T, coloring.colors[cells.columns[rows]], axis=1)
+                found.append(Jacobian(cells.cleared(values), cells))
             else:
                 mine = (coloring.column >= start) & (coloring.column < start + each.shape[1])
                 rows, columns = coloring.column[mine] - start, coloring.row[mine]

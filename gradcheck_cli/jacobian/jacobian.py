@@ -38,7 +38,16 @@ from gradcheck_cli.jacobian.directions import (
     wanted_room,
 )
 from gradcheck_cli.op.boxes import Stack
-from gradcheck_cli.verdict.differences import CENTRAL, CHEAP_RUNGS, Estimate, Stencil, richardson, rungs, two_steps
+from gradcheck_cli.verdict.differences import (
+    CENTRAL,
+    CHEAP_RUNGS,
+    Estimate,
+    Stencil,
+    extremes,
+    richardson,
+    rungs,
+    two_steps,
+)
 from gradcheck_cli.verdict.rule import Ground, Grounds, Nonzeros, epsilon
 
 
@@ -541,19 +550,19 @@ def crossed_by(program: Program, rows: Directions, steps: Array, budget: Budget)
 
 def _serves(program: Program, rows: Colored, entries: Array, errors: Array, budget: Budget) -> bool:
     """The sizes of entries are such that none is lost beside others in one probe, and the colors hold."""
-    size = np.abs(entries)
-    size = size[np.isfinite(size) & (size > 0)]
-    if size.size and float(size.max()) > _APART * float(size.min()):
+    smallest, largest = extremes(entries)
+    if largest > _APART * smallest:
         return False
-    rows.served = _adds_up(program, rows, entries, errors, budget)
+    rows.served = _adds_up(program, rows, entries, errors, _TRIFLE * largest, budget)
     rows.miscolored = not rows.served
     return rows.served
 
 
-def _adds_up(program: Program, rows: Colored, entries: Array, errors: Array, budget: Budget) -> bool:
+def _adds_up(program: Program, rows: Colored, entries: Array, errors: Array, trifle: float, budget: Budget) -> bool:
     """Along a random direction y changes by the sum of the rows: no entry lies outside of the pattern.
 
-    `errors` bound those of the entries; where all that is seen is rounding, nothing speaks against them.
+    `errors` bound those of the entries, and less than `trifle` is none; where all that is seen is rounding, nothing
+    speaks against them.
     """
     v, coloring = np.random.default_rng(0).normal(size=rows.count), rows.coloring
     along = Directions(program.tape.values[program.probes[0]], v[None])
@@ -564,8 +573,10 @@ def _adds_up(program: Program, rows: Colored, entries: Array, errors: Array, bud
         direct, bound = found.value[0], found.error[0]
     with np.errstate(invalid="ignore", over="ignore"):
         gap = np.abs(direct - coloring.along(entries, v))
-        trifle = _TRIFLE * np.max(np.abs(entries), where=np.isfinite(entries), initial=0.0)
-        wrong = gap > trifle + 8 * bound + coloring.along(_SEEN * np.abs(entries) + 8 * errors, np.abs(v))
+        accepted = trifle + 8 * bound + _SEEN * coloring.along(entries, np.abs(v), sized=True)
+        if errors.any():
+            accepted += 8 * coloring.along(np.broadcast_to(errors, entries.shape), np.abs(v))
+        wrong = gap > accepted
     if wrong.any() and program.analytic:
         moved = [by_complex_step(program, along, budget, rounding)[0] for rounding in range(ROUNDED_RUNS)]
         wrong &= gap > _ROUNDED * np.fmax.reduce([np.abs(each - direct) for each in moved])

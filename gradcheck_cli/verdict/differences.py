@@ -61,6 +61,17 @@ def blocks(rows: int, columns: int) -> Iterator[slice]:
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
 
 
+def extremes(entries: Array) -> tuple[float, float]:
+    """The smallest and the largest finite size of entries other than zero; infinity and 0 where there is none."""
+    smallest, largest = math.inf, 0.0
+    for some in blocks(len(entries), 1):
+        size = np.abs(entries[some])
+        known = np.isfinite(size) & (size > 0)
+        smallest = float(np.min(size, where=known, initial=smallest))
+        largest = float(np.max(size, where=known, initial=largest))
+    return smallest, largest
+
+
 def rung(k: int) -> float:
     """The k-th step of the ladder, in units of the scale of x."""
     return 0.125 * RATIO**-k

@@ -155,10 +155,9 @@ class Nonzeros(Struct, frozen=True, dict=True):
 def cells_of(row: Array, column: Array, shape: tuple[int, int]) -> Nonzeros:
     """The cells of entries, given by row and column and sorted by row."""
     lengths = np.bincount(row, minlength=shape[0])
-    columns = np.zeros((shape[0], int(np.max(lengths, initial=0))), np.int32)
-    starts = np.cumsum(lengths) - lengths
-    columns[row, np.arange(len(row)) - starts[row]] = column
-    return Nonzeros(columns, lengths, shape[1])
+    cells = Nonzeros(np.zeros((shape[0], int(np.max(lengths, initial=0))), np.int32), lengths, shape[1])
+    cells.columns[cells.mask] = column
+    return cells
 
 
 class Comparison(Struct, frozen=True):
