@@ -189,7 +189,7 @@ def _described(record: Check) -> str:
 def _forward(tested: Model, sample: Sample) -> str:
     """The output in which onnxruntime differs, if ONNX's reference evaluator, where it runs, says the same; or ""."""
     empty = not all(v.size for v in sample.inputs.values())
-    if empty and any(node.op_type in _RECURRENT for node in sample.model.graph.node):
+    if empty and any(node.op_type in _RECURRENT for node in nodes_in(sample.model.graph)):
         return ""
     names = [o.name for o in sample.model.graph.output]
     given = dict(zip(names, run([tested[n] for n in names], sample.inputs), strict=True))
@@ -241,9 +241,10 @@ def with_pads(model: onnx.ModelProto) -> onnx.ModelProto:
     SAME_LOWER down and pads its end, which ONNX says of SAME_UPPER.  With the pads written out both say the same.
     """
     made = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    values = (*made.graph.input, *made.graph.value_info, *made.graph.output)
+    inner = (graph for node in nodes_in(made.graph) for each in node.attribute for graph in (each.g, *each.graphs))
+    values = (v for graph in (made.graph, *inner) for v in (*graph.input, *graph.value_info, *graph.output))
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
-    for node in made.graph.node:
+    for node in nodes_in(made.graph):
         if node.op_type in _POOLS and shapes.get(node.input[0]):
             _pad(node, shapes[node.input[0]][2:])
     return made

@@ -167,11 +167,12 @@ def test_faults_of_one_key_are_counted_and_the_smallest_is_kept() -> None:
 @pytest.mark.parametrize("operator", ["AveragePool", "LpPool", "MaxPool"])
 @pytest.mark.parametrize("same", ["SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize(("size", "stride"), [(3, 1), (4, 2), (5, 3)])
+@pytest.mark.parametrize("inside", [False, True])
 def test_dilated_pools_padded_to_the_same_size_are_held_against_pads_by_the_formula(
-    operator: str, same: str, size: int, stride: int
+    operator: str, same: str, size: int, stride: int, inside: bool
 ) -> None:
     """onnxruntime leaves dilations out there, and ONNX's reference evaluator pads the end that SAME_LOWER does not."""
-    assert Ourselves().outcome(pooled(operator, same, size, stride)).status == "right"
+    assert Ourselves().outcome(pooled(operator, same, size, stride, inside=inside)).status == "right"
 
 
 def test_windows_of_a_dilated_pool_begin_in_the_pads_of_same_lower() -> None:
@@ -194,19 +195,29 @@ def test_an_implementation_is_asked_of_an_output_alone_and_may_not_run_the_rest(
 
 
 @pytest.mark.parametrize(("layer", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
-def test_onnxruntime_is_not_asked_for_layers_over_a_batch_of_none(layer: str, gates: int) -> None:
+@pytest.mark.parametrize("inside", [False, True])
+def test_onnxruntime_is_not_asked_for_layers_over_a_batch_of_none(layer: str, gates: int, inside: bool) -> None:
     """The process that asks would end."""
+    nodes = placed(f"{layer}<hidden_size=1> (x, w, w)", "float[1,1,0,1]", inside=inside)
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 14]> g (float[1,0,1] x, float[1,{gates},1] w)
-        => (float[1,1,0,1] y) {{ y = {layer}<hidden_size=1> (x, w, w) }}""")
+        => (float[1,1,0,1] y) {{ {nodes} }}""")
     values = {"x": np.zeros((1, 0, 1), np.float32), "w": np.full((1, gates, 1), 0.5, np.float32)}
     assert Ourselves().outcome(Sample("none", layer, "random", model, values)).status in ("right", "open")
 
 
-def pooled(operator: str, same: str, size: int, stride: int) -> Sample:
+def placed(node: str, form: str, *, inside: bool) -> str:
+    """The node that computes y, of this type, or both sides of an If that do."""
+    sides = ", ".join(f"{s}_branch: graph = {s} () => ({form} {s}_y) {{ {s}_y = {node} }}" for s in ("then", "else"))
+    return f"one = Constant<value_int=1>() yes = Cast<to=9>(one) y = If(yes) <{sides}>" if inside else f"y = {node}"
+
+
+def pooled(operator: str, same: str, size: int, stride: int, *, inside: bool = False) -> Sample:
     """A pool of two entries that are two apart."""
+    node = f'{operator}<auto_pad="{same}", ceil_mode=1, dilations=[2], kernel_shape=[2], strides=[{stride}]>(x)'
+    form = f"float[1,1,{-(-size // stride)}]"
     model = onnx.parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["" : 21]> g (float[1,1,{size}] x) => (float[1,1,{-(-size // stride)}] y) {{
-        y = {operator}<auto_pad="{same}", ceil_mode=1, dilations=[2], kernel_shape=[2], strides=[{stride}]>(x) }}"""
+        f"""<ir_version: 10, opset_import: ["" : 21]> g (float[1,1,{size}] x) => ({form} y) {{
+        {placed(node, form, inside=inside)} }}"""
     )
     values = np.array([[[0.1, 0.2, 0.4, 0.7, 1.1][:size]]], np.float32)
     return Sample("same", operator, "random", model, {"x": values})
