@@ -92,8 +92,11 @@ class Moves:
 
 
 def factors(values: Array, rounding: RandomRounding) -> Array:
-    """Numbers near 1 that move values by some `ROUNDINGS`, for all probes of a stack or for each."""
-    return np.asarray(1.0 + ROUNDINGS * np.finfo(values.dtype).eps * rounding.draw(values.shape[1:]))
+    """Numbers near 1 that move values by some `ROUNDINGS`, complex ones also aside; for all probes of a stack, or for each."""
+    by: Any = rounding.draw(values.shape[1:])
+    if values.dtype.kind == "c":  # either part of a product is off by a rounding of the whole
+        by = by + 1j * rounding.draw(values.shape[1:])
+    return np.asarray(1.0 + ROUNDINGS * np.finfo(values.dtype).eps * by)
 
 
 def coarsened(values: Any, step: Step, output: int, rounding: RandomRounding, *, tangent: bool = False) -> Any:
@@ -117,4 +120,4 @@ def _largest(values: Array) -> Array:
 
 def _times(values: Array, by: Array) -> Array:
     exact = (values == np.rint(values.real)) & (np.abs(values) < 1e9)  # a Cast to integers would make 3 of 4 less one
-    return values * np.where(exact, 1.0, by).astype(values.real.dtype)
+    return values * np.where(exact, 1.0, by).astype(values.dtype)

@@ -23,7 +23,7 @@ from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.engine import chunks
 from gradcheck_cli.engine.chunks import Budget, in_chunks
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.engine.rounding import RandomRounding
+from gradcheck_cli.engine.rounding import ROUNDINGS, RandomRounding, Rounding
 from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.jacobian.directions import Directions
 from gradcheck_cli.jacobian.jacobian import Backward, by_complex_step, by_ladder, forward_noise
@@ -365,6 +365,18 @@ def test_probes_that_have_to_run_alone_are_moved_by_roundings_as_in_a_stack() ->
     for p in range(3):
         alone = program.run({x: stack[p : p + 1]}, rounding=RandomRounding.seeded(0)).outputs[0]
         np.testing.assert_array_equal(together[p], alone[0])
+
+
+def test_roundings_move_complex_results_in_size_and_in_direction() -> None:
+    """Either part of a product is off by a rounding of the whole, however small the part is."""
+    x = np.array([1.5 - 0.4j, 0.4 + 1e-9j, 1e-9 + 0.7j])
+    tape = trace(model(("Tanh", "x", "y"), x=(3,)).graph, {"x": x}, ops=gc.OPS)
+    program = Program(tape, [tape.named["x"].name], [tape.named["y"].name])
+    rounding = RandomRounding.seeded(*range(50), mode=Rounding.BY_PROBE)
+    [moved] = program.run({program.probes[0]: np.repeat(x[None], 50, axis=0)}, rounding=rounding).outputs
+    by = (moved - np.tanh(x)) / np.tanh(x) / (ROUNDINGS * np.finfo(float).eps)
+    for part in (by.real, by.imag):
+        np.testing.assert_allclose(np.sqrt(np.mean(part**2, axis=0)), 1, rtol=0.3)
 
 
 # The ladder
