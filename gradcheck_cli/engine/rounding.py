@@ -92,7 +92,7 @@ class Moves:
 
 
 def factors(values: Array, rounding: RandomRounding) -> Array:
-    """Numbers near 1 that move values by some `ROUNDINGS`, complex ones also aside; for all probes of a stack, or for each."""
+    """Numbers near 1 that move values by some `ROUNDINGS`, complex ones also aside; for all probes of a stack or each."""
     by: Any = rounding.draw(values.shape[1:])
     if values.dtype.kind == "c":  # either part of a product is off by a rounding of the whole
         by = by + 1j * rounding.draw(values.shape[1:])
