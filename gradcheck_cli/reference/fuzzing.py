@@ -19,8 +19,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any, Literal
 
 import numpy as np
@@ -483,13 +484,22 @@ class FuzzWorker:
 
 
 def _begin(job: FuzzJob, late: Any, stopped: Any) -> None:
-    """Makes the worker of a process, which leaves Ctrl-C to the one that started it."""
+    """Makes the worker of a process, which leaves Ctrl-C to the one that started it, and ends with it."""
     import atexit
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     FuzzWorker.here = FuzzWorker(job, late, stopped)
     atexit.register(FuzzWorker.here.judge.close)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends this process once the one that started it is gone: if it is killed, nobody says that no case follows."""
+    if (parent := parent_process()) is not None:
+        parent.join()
+        FuzzWorker.here.judge.close()
+        os._exit(1)
 
 
 def _answers(numbers: Sequence[int]) -> list[CaseAnswer]:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -264,6 +269,27 @@ def test_answers_are_the_same_in_any_number_of_processes_one_of_which_may_end() 
     several += running
     assert sorted(a.number for a in several) == sorted(alone) == list(range(24))
     assert [a for a in several if a.outcome.status != "crashed" and a != alone[a.number]] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which processes there are")
+def test_no_process_is_left_of_a_run_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gradcheck_cli", "fuzz", "--time", "5m", "-j", "2", "-o", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        started = until(lambda: found if len(found := children(running.pid)) > 2 else None)
+        running.kill()
+    assert until(lambda: not any(Path("/proc", pid).exists() for pid in started))
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def until(ask: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """The first answer that is true; the last one after the time."""
+    end = time.monotonic() + seconds
+    while not (answer := ask()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return answer
 
 
 def test_no_case_begins_after_the_time() -> None:
