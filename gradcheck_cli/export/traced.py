@@ -351,7 +351,7 @@ def _telling(runs: Sequence[Mapping[str, int]]) -> list[Mapping[str, int]]:
         return told
     told.insert(1, told.pop())
     common = [*accumulate((max(sizes.values()) for sizes in told), math.gcd)]
-    return told[: max(2, common.index(1) + 1 if 1 in common else RUNS)]
+    return told[: max(2, 1 + sum(n > 1 for n in common))]
 
 
 def _below(groups: Sequence[DimGroup], fixed: Collection[int]) -> Iterator[dict[str, int]]:

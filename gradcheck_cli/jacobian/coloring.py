@@ -204,7 +204,7 @@ def _fitting(sets: Array, shape: tuple[int, ...]) -> Array:
     return sets
 
 
-_PIECE = 1 << 17  # entries that are added up at once
+_PIECE = 1 << 17  # entries that are added up at once, or more, where the columns are many: each time all get a sum
 _LONGEST = 500_000_000  # words that are looked at for colors: some two seconds
 _WORTH = 0.5  # of the rows: more colors save too little
 _MEETING = 0.75  # of rows drawn at random, in one column: all of them will not do with few colors

@@ -573,9 +573,9 @@ def _adds_up(program: Program, rows: Colored, entries: Array, errors: Array, tri
         direct, bound = found.value[0], found.error[0]
     with np.errstate(invalid="ignore", over="ignore"):
         gap = np.abs(direct - coloring.along(entries, v))
-        accepted = trifle + 8 * bound + _SEEN * coloring.along(entries, np.abs(v), sized=True)
+        accepted = trifle + 8 * bound + coloring.along(entries, _SEEN * np.abs(v), sized=True)
         if errors.any():
-            accepted += 8 * coloring.along(np.broadcast_to(errors, entries.shape), np.abs(v))
+            accepted += coloring.along(np.broadcast_to(errors, entries.shape), 8 * np.abs(v))
         wrong = gap > accepted
     if wrong.any() and program.analytic:
         moved = [by_complex_step(program, along, budget, rounding)[0] for rounding in range(ROUNDED_RUNS)]

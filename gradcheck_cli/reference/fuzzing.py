@@ -46,6 +46,7 @@ from gradcheck_cli.reference.suite import (
     Sample,
     confirmed,
     floats,
+    graphs_in,
     nodes_in,
     passes,
     referenced,
@@ -242,8 +243,7 @@ def with_pads(model: onnx.ModelProto) -> onnx.ModelProto:
     SAME_LOWER down and pads its end, which ONNX says of SAME_UPPER.  With the pads written out both say the same.
     """
     made = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    inner = (graph for node in nodes_in(made.graph) for each in node.attribute for graph in (each.g, *each.graphs))
-    values = (v for graph in (made.graph, *inner) for v in (*graph.input, *graph.value_info, *graph.output))
+    values = (v for graph in graphs_in(made.graph) for v in (*graph.input, *graph.value_info, *graph.output))
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
     for node in nodes_in(made.graph):
         if node.op_type in _POOLS and shapes.get(node.input[0]):

@@ -294,11 +294,16 @@ def since(node: onnx.NodeProto, version: int) -> int:
 
 def nodes_in(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """The nodes of a graph and of those inside of it."""
+    return (node for each in graphs_in(graph) for node in each.node)
+
+
+def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and those inside of it."""
+    yield graph
     for node in graph.node:
-        yield node
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                yield from nodes_in(inner)
+                yield from graphs_in(inner)
 
 
 def floats(values: Any) -> list[str]:

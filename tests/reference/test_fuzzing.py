@@ -5,10 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -42,6 +39,7 @@ from gradcheck_cli.reference.random_models import (
     operators,
 )
 from gradcheck_cli.reference.suite import Sample, nodes_in
+from tests.zoo.test_engine import is_gone, until
 
 pytest.importorskip("onnxruntime", reason="it runs the models too")
 FOREVER = float("inf")
@@ -275,21 +273,11 @@ def test_answers_are_the_same_in_any_number_of_processes_one_of_which_may_end() 
 def test_no_process_is_left_of_a_run_that_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gradcheck_cli", "fuzz", "--time", "5m", "-j", "2", "-o", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-        started = until(lambda: found if len(found := children(running.pid)) > 2 else None)
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        assert until(lambda: len(children.read_text().split()) > 2, 60)
+        started = [int(pid) for pid in children.read_text().split()]
         running.kill()
-    assert until(lambda: not any(Path("/proc", pid).exists() for pid in started))
-
-
-def children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
-def until(ask: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """The first answer that is true; the last one after the time."""
-    end = time.monotonic() + seconds
-    while not (answer := ask()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return answer
+    assert until(lambda: all(map(is_gone, started)), 60)
 
 
 def test_no_case_begins_after_the_time() -> None:
