@@ -18,7 +18,16 @@ from gradcheck_cli.compare.pair import Comparer, PairJob, PairResult, Theory
 from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobian.directions import PROJECTIONS, SHARE, Directions, directions_within, flat, reals, spread
+from gradcheck_cli.jacobian.directions import (
+    PROJECTIONS,
+    SHARE,
+    Directions,
+    directions_within,
+    flat,
+    gaussian,
+    reals,
+    spread,
+)
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, crossed_by, each_beside
 from gradcheck_cli.verdict.differences import rms, scales
 from gradcheck_cli.verdict.rule import Comparison, Status, allowance, magnitude
@@ -87,7 +96,9 @@ def projections(backward: Backward, seed: int, budget: Budget, count: int = PROJ
     values = backward.tape.values
     weights = random_directions(np.random.default_rng([seed, 1]), reals(values[backward.y]), count, budget.memory)
 
-    @lru_cache(maxsize=1)  # drawn anew where there are several xs: together they may be large
+    largest = max((reals(values[x]) for x in backward.xs), default=1)
+
+    @lru_cache(maxsize=max(1, budget.memory // (8 * SHARE * count * max(largest, 1))))  # the others are drawn anew
     def directions(position: int) -> Directions:
         x = values[backward.xs[position]]
         rng = np.random.default_rng([seed, 2, position])
@@ -149,7 +160,7 @@ def random_directions(rng: np.random.Generator, size: int, count: int, memory: i
     """Gaussian directions `(count, size)`, fewer where memory is short; of few entries an orthonormal basis."""
     if size <= (count if count < PROJECTIONS else _BASIS):
         return np.linalg.qr(rng.normal(size=(size, size)))[0]
-    return rng.normal(size=(directions_within(8 * size, count, memory), size))
+    return gaussian(rng, directions_within(8 * size, count, memory), size)
 
 
 def weighed(x: Array, v: Array) -> Directions:

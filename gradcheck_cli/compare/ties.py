@@ -25,7 +25,7 @@ from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.errors import counted
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, reals, shaped
+from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, gaussian, reals, shaped
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, forward_noise
 from gradcheck_cli.verdict.differences import CHEAP_RUNGS, Estimate, richardson, rms, rungs, scales
 from gradcheck_cli.verdict.rule import UNIT, Comparison, Status, Tolerance, allowance, blocks, magnitude
@@ -335,9 +335,9 @@ def _tried(program: Program, count: int, rng: np.random.Generator, alike: bool) 
     """Random directions; `alike` ones move entries of equal value alike, whichever x they belong to."""
     values = {name: flat(program.tape.values[name]) for name in program.probes}
     if not alike:
-        return {name: rng.normal(size=(count, x.size)) for name, x in values.items()}
+        return {name: gaussian(rng, count, x.size) for name, x in values.items()}
     every, place = np.unique(np.concatenate(list(values.values())), return_inverse=True)
-    drawn, stops = rng.normal(size=(count, every.size)), np.cumsum([x.size for x in values.values()])[:-1]
+    drawn, stops = gaussian(rng, count, every.size), np.cumsum([x.size for x in values.values()])[:-1]
     return dict(zip(values, np.split(drawn[:, place.reshape(-1)], stops, axis=1), strict=True))
 
 

@@ -96,13 +96,14 @@ def gather_nd(x: Array, indices: Array, *, batch_dims: int = 0, rank: int = 0) -
 def flat_index(indices: Array, shape: Sequence[int], batch_dims: int = 0) -> Array:
     """The row-major number of the slice that each index vector names; IndexError out of bounds."""
     dims = np.asarray(shape[batch_dims : batch_dims + indices.shape[-1]], np.int64)
-    wrapped = np.where(indices < 0, indices + dims, indices)
-    if ((wrapped < 0) | (wrapped >= dims)).any():
-        raise IndexError(f"an index is out of bounds for dimensions {dims.tolist()}")
     batch = tuple(shape[:batch_dims])
     position = np.arange(np.prod(batch, dtype=np.int64)).reshape(batch + (1,) * (indices.ndim - 1 - batch_dims))
     for i, length in enumerate(dims):
-        position = position * length + wrapped[..., i]
+        index = indices[..., i]
+        first, last = index.min(initial=0), index.max(initial=-1)
+        if first < -length or last >= length:
+            raise IndexError(f"an index is out of bounds for dimensions {dims.tolist()}")
+        position = position * length + (np.where(index < 0, index + length, index) if first < 0 else index)
     return np.broadcast_to(position, indices.shape[:-1])
 
 

@@ -12,8 +12,9 @@ import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.checks import modes
 from gradcheck_cli.checks.assemble import bad_share, missed, missed_size
+from gradcheck_cli.compare import partial as parts
 from gradcheck_cli.graph import Node
-from gradcheck_cli.jacobian.directions import spread
+from gradcheck_cli.jacobian.directions import gaussian, spread
 from gradcheck_cli.report import render
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.verdict.rule import RTOL
@@ -231,6 +232,40 @@ def test_drawn_entries_are_spread_over_all_of_a_tensor():
     drawn = spread(np.random.default_rng(0), 1000, 10)
     assert [int(i) // 100 for i in drawn] == list(range(10))
     assert spread(np.random.default_rng(0), 5, 10).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("size", [1, 20_000, 300_000, 1_048_573, 2_500_000])
+def test_directions_are_normal_and_no_two_are_alike(size: int):
+    drawn, again = (gaussian(np.random.default_rng(seed), 4, size) for seed in (5, 5))
+    assert drawn.shape == (4, size)
+    assert np.array_equal(drawn, again)
+    assert len(np.unique(drawn[:, 0])) == len(np.unique(drawn[:, -1])) == 4
+    if size > 1:
+        close = 5 / math.sqrt(size)
+        assert np.abs(np.mean(drawn, axis=1)).max() < close
+        assert np.abs(np.cov(drawn) - np.eye(4)).max() < 2 * close
+
+
+@pytest.mark.parametrize("mode", ["nodes", "directional"])
+def test_wrong_rules_of_large_tensors_fail(mode: str):
+    large = between("Exp", x=(100_000,))
+    assert check(large, mode=mode).status == "pass"
+    assert check(large, mode=mode, ops=with_rule("Exp", scaled("Exp", 1 + 1e-4))).status == "fail"
+
+
+def test_what_is_tied_is_looked_for_once_for_each_x(monkeypatch: pytest.MonkeyPatch):
+    seen, keeping = [], parts._keeping_ties
+
+    def counted(backward: Any, position: int, *rest: Any) -> Any:
+        seen.append(backward.xs[position])
+        return keeping(backward, position, *rest)
+
+    monkeypatch.setattr(parts, "_keeping_ties", counted)
+    nodes = ("MatMul", "x b", "p"), ("Relu", "p", "q"), ("Mul", "q c", "y")
+    three = model(*nodes, x=(3, 4), inputs={"b": (4, 5), "c": (3, 5)})
+    found = gc.check(three, ["x", "b", "c"], "y", mode="directional", forward="internal").checks
+    assert [each.status for each in found] == ["pass"] * 3
+    assert sorted(seen) == ["b", "c", "x"]
 
 
 def test_equal_seeds_draw_equal_entries_and_others_do_not():

@@ -25,7 +25,7 @@ from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.cost import forward_work
-from gradcheck_cli.jacobian.directions import Directions, flat, reals
+from gradcheck_cli.jacobian.directions import Directions, flat, gaussian, reals
 from gradcheck_cli.jacobian.jacobian import EPS, ROUNDED_RUNS, Backward, by_complex_step, by_differences
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.verdict.differences import BACKWARD, CENTRAL, FORWARD, Stencil, scales
@@ -189,7 +189,7 @@ def _projections(
     operand, m = alone.operands[position], alone.columns
     x, rng = alone.tape.values[operand], np.random.default_rng([seed, *alone.unit.steps])
     v = _directions(rng, flat(x))
-    weights = rng.normal(size=(_count(m), m))
+    weights = gaussian(rng, _count(m), m)
     weights = np.where(_finite(alone) if live is None else live, weights, 0.0)
     v = v if known is None else v * known
     theory = _theory(alone, position, v, weights, known)
@@ -212,11 +212,14 @@ def _in_proportion(here: Array) -> Array | None:
 
     A step in proportion to those would be none for them and far too large for the others.
     """
-    sizes = np.unique(np.abs(here[here != 0]))
-    sizes = sizes[np.isfinite(sizes)]
+    size = np.abs(here)
+    largest = size.max(initial=0.0)
+    if largest < np.inf and largest / _BEYOND <= size.min(where=size > 0, initial=np.inf):
+        return None
+    sizes = np.unique(size[(size > 0) & np.isfinite(size)])
     with np.errstate(over="ignore"):
         gaps = np.flatnonzero(sizes[1:] / sizes[:-1] > _BEYOND)
-    usual = np.abs(here) <= (sizes[gaps[0]] if len(gaps) else np.finfo(float).max)
+    usual = size <= (sizes[gaps[0]] if len(gaps) else np.finfo(float).max)
     return None if usual.all() or not usual.any() else usual
 
 
@@ -422,7 +425,7 @@ def _together(alone: Alone, seed: int) -> Compared | None:
 def _directions(rng: np.random.Generator, here: Array) -> Array:
     """Random directions, every other one in units of each entry's own size."""
     count = _count(here.size)
-    v = rng.normal(size=(count, here.size))
+    v = gaussian(rng, count, here.size)
     size = scales(here)
     if here.size and np.isfinite(size).all() and size.max() < 1e100:
         v[1::2] *= size / max(float(np.sqrt(np.mean(size * size))), np.finfo(float).tiny)
