@@ -15,6 +15,7 @@ from google.protobuf import json_format
 from onnx import TensorProto, helper, numpy_helper
 
 import gradcheck_cli as gc
+from gradcheck_cli.checks.forward.stepwise import first_differing
 from gradcheck_cli.op import Ops
 from tests.forward.held import forward
 
@@ -278,6 +279,17 @@ def test_zeros_from_onnxruntime_explain_nothing(tmp_path: Path) -> None:
     assert forward(path)["y"]["agrees"]
     wrong: Ops = {**gc.OPS, ("", "Sub"): replace(gc.OPS["", "Sub"], forward=lambda a, b: a - b + 0.1 * a)}
     assert forward(path, wrong)["y"]["agrees"] is False
+
+
+@pytest.mark.parametrize("size", [1e-44, 1e-43, 1e-42, 1e-39])
+def test_below_the_normal_range_results_may_be_off_by_some_smallest_numbers(tmp_path: Path, size: float) -> None:
+    text = "g (float[1,2,6,6] x) => (float[1,2,12,12] y) { h = Abs(x) y = Resize<mode=\"linear\">(h, , scales) }"
+    path = save(tmp_path / "m.onnx", text, scales=np.array([1, 1, 2, 2], np.float32))
+    graph, feeds = gc.load(path).graph, {"x": np.full((1, 2, 6, 6), size, np.float32)}
+    assert first_differing(path.read_bytes(), graph, gc.OPS, feeds) == (None, "")
+    doubled = replace(gc.OPS["", "Abs"], forward=lambda x: 2 * abs(x))
+    node, how = first_differing(path.read_bytes(), graph, {**gc.OPS, ("", "Abs"): doubled}, feeds)
+    assert node == (0 if size > 1e-44 else None), how
 
 
 @pytest.mark.parametrize(("transform", "off", "agrees"), [
