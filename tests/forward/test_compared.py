@@ -283,7 +283,7 @@ def test_zeros_from_onnxruntime_explain_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1e-44, 1e-43, 1e-42, 1e-39])
 def test_below_the_normal_range_results_may_be_off_by_some_smallest_numbers(tmp_path: Path, size: float) -> None:
-    text = "g (float[1,2,6,6] x) => (float[1,2,12,12] y) { h = Abs(x) y = Resize<mode=\"linear\">(h, , scales) }"
+    text = 'g (float[1,2,6,6] x) => (float[1,2,12,12] y) { h = Abs(x) y = Resize<mode="linear">(h, , scales) }'
     path = save(tmp_path / "m.onnx", text, scales=np.array([1, 1, 2, 2], np.float32))
     graph, feeds = gc.load(path).graph, {"x": np.full((1, 2, 6, 6), size, np.float32)}
     assert first_differing(path.read_bytes(), graph, gc.OPS, feeds) == (None, "")

@@ -23,7 +23,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from msgspec import structs
 
@@ -50,7 +49,7 @@ _SMALLER = 20.0  # factor by which floors of single nodes are lower than those o
 # relative to entries, or to a tenth of the largest
 _BY_DTYPE = {"float32": 16.0, "float64": 16.0, "float16": 6.0, "bfloat16": 6.0}
 _HALVES = ("float16", "bfloat16")
-_OF_SMALLEST = 16.0  # of the smallest number: below the normal range each product of a sum is rounded to a multiple of it
+_OF_SMALLEST = 16.0  # of the smallest number: below the normal range products are rounded to multiples of it
 _OF_ONE = 8.0  # roundings of 1, or of the largest operand
 _LONG, _OF_SUM = 1024, 4.0  # terms of a long sum, and roundings of it times the root of their number
 _OF_QUANTILE = 4.0  # roots of a rounding: elsewhere a quantile is the root of a difference, of which none may be left
@@ -371,7 +370,8 @@ class PieceRuns:
         usual = float(np.quantile(shares, _USUAL)) if spread.size else 0.0
         measured = MEASURED * np.maximum(spread, usual * size)
         allowed = np.maximum(measured, _BY_DTYPE.get(dtype, 0.0) * epsilon(theirs.dtype) * size)
-        allowed = allowed + _OF_SMALLEST * float(ml_dtypes.finfo(theirs.dtype).smallest_subnormal)
+        normal = np.finfo(np.float32 if dtype == "bfloat16" else theirs.dtype).tiny
+        allowed = allowed + _OF_SMALLEST * epsilon(theirs.dtype) * float(normal)
         # random rounding of many terms of one sign averages out, so measured rounding is too small there
         if (terms := self.runs.longest_sum) > _LONG:
             allowed = np.maximum(allowed, _OF_SUM * np.sqrt(terms) * epsilon(theirs.dtype) * size)
