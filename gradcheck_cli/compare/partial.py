@@ -96,14 +96,17 @@ def projections(backward: Backward, seed: int, budget: Budget, count: int = PROJ
     values = backward.tape.values
     weights = random_directions(np.random.default_rng([seed, 1]), reals(values[backward.y]), count, budget.memory)
 
-    largest = max((reals(values[x]) for x in backward.xs), default=1)
+    untied: set[int] = set()  # looking for ties takes runs of the model
 
-    @lru_cache(maxsize=max(1, budget.memory // (8 * SHARE * count * max(largest, 1))))  # the others are drawn anew
+    @lru_cache(maxsize=1)  # drawn anew where there are several xs: together they may be large
     def directions(position: int) -> Directions:
         x = values[backward.xs[position]]
         rng = np.random.default_rng([seed, 2, position])
-        kept = _keeping_ties(backward, position, seed, budget, count)
-        return kept or weighed(x, random_directions(rng, reals(x), count, budget.memory))
+        kept = None if position in untied else _keeping_ties(backward, position, seed, budget, count)
+        if kept is not None:
+            return kept
+        untied.add(position)
+        return weighed(x, random_directions(rng, reals(x), count, budget.memory))
 
     return ProjectedPart(backward, weights, directions, budget)
 
