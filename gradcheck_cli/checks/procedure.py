@@ -53,7 +53,7 @@ from gradcheck_cli.compare.ladder import PairJob
 from gradcheck_cli.compare.pair import AsTensorflow, Full, as_tensorflow
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import LimitError, NoGradientError, PointError, UnsupportedError, UsageError
-from gradcheck_cli.formats.companions import record_beside
+from gradcheck_cli.formats import record_beside
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph.memory import exhausted, is_of_memory
 from gradcheck_cli.jacobian.coloring import Structure

@@ -161,7 +161,7 @@ def _beside(path: str) -> Iterator[str]:
 @lru_cache(256)
 def _companions(path: str, stamp: tuple[int, ...]) -> list[str]:
     """The files that a model or spec names, which are looked for again where it has changed."""
-    from gradcheck_cli.formats.companions import named_files, record_beside
+    from gradcheck_cli.formats import named_files, record_beside
 
     own = [path, *_models_of(path)]
     named = [str(Path(each).parent / name) for each in own for name in named_files(Path(each))]

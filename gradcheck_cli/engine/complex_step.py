@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from gradcheck_cli import native
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.weights import TapeValues
+from gradcheck_cli.engine.lines import ByLines, LinePart, of_lines, pieces, units
 from gradcheck_cli.engine.rounding import Moves, RandomRounding, factors
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.batching import Kernel, elementwise, linearity, takes_stacks
@@ -262,18 +263,6 @@ def repays(x: Array, axis: int, probes: int) -> bool:
     return 0 < 2 * n <= probes and n * x.nbytes <= _HELD
 
 
-def units(x: Array, axis: int) -> Array:
-    """Tangents `(n, *x.shape)`: one of them moves one entry of every line."""
-    unit = np.eye(x.shape[axis], dtype=x.dtype).reshape(-1, *(1,) * (x.ndim - 1), x.shape[axis])
-    whole = np.broadcast_to(unit, (len(unit), *np.moveaxis(x, axis, -1).shape))
-    return np.moveaxis(whole, -1, axis)
-
-
-def of_lines(made: Array, axis: int) -> Array:
-    """The Jacobians `(lines, n, n)` of all lines, from the tangents that `units` make."""
-    return np.moveaxis(made, axis, -1).reshape(len(made), -1, len(made)).swapaxes(0, 1)
-
-
 def _through(kernel: Kernel, operands: Sequence[Stack], probed: Sequence[bool], shape: Shape) -> Stack:
     """The results of an elementwise function for stacks of tangents, on their boxes where all are box stacks."""
     if all(isinstance(x, BoxStack) == p for x, p in zip(operands, probed, strict=True)):
@@ -342,20 +331,44 @@ def _plus(a: Any, b: Any) -> Any:
 
 
 def staged(
-    pushforward: Pushforward, steps: Sequence[Numbered], live: Collection[str], outputs: Collection[str]
-) -> list[Stage]:
-    """The steps as stages, for the case that the tensors `live` carry tangents at the start."""
-    read = {*outputs, *(n for _, step in steps for n in step.operands)}
-    planner, values = _Planner(pushforward, set(live), read), pushforward.tape.values
-    drafts = [planner.draft(*numbered) for numbered in steps]
-    formulas = [draft if isinstance(draft, Formula) else None for draft in drafts]
-    stages = []
-    for segment in segments([step.node for _, step in steps], formulas, outputs, lambda n: values.like(n).shape, 1):
-        draft, mine = drafts[segment.steps[0]], [steps[s] for s in segment.steps]
-        alone = partial(_alone, pushforward, mine)
-        make = segment.fused.run if segment.fused is not None else alone if isinstance(draft, Formula) else draft
-        stages.append(Stage(make, alone, segment.dies))
+    pushforward: Pushforward, steps: Sequence[Numbered], live: Collection[str], outputs: Collection[str],
+    start: int = 0, parts: Sequence[LinePart] = (),
+) -> list[Stage]:  # fmt: skip
+    """The steps from `start` on as stages, for the case that the tensors `live` carry tangents there."""
+    planner, stages = _Planner(pushforward, set(live), later(steps, start, outputs)), list[Stage]()
+    for some, part in pieces(start, len(steps), parts):
+        mine, kept = steps[some.start : some.stop], later(steps, some.stop, outputs)
+        stages += planner.stages(mine, kept) if part is None else _in_lines(part, planner, mine, kept)
     return stages
+
+
+def later(steps: Sequence[Numbered], position: int, outputs: Collection[str]) -> set[str]:
+    """Tensors that steps from a position on read, or that are wanted in the end."""
+    return {*outputs, *(n for _, step in steps[position:] for n in step.operands)}
+
+
+def _in_lines(part: LinePart, planner: _Planner, steps: Sequence[Numbered], kept: set[str]) -> Sequence[Stage]:
+    """A part that works line by line, as one stage; its steps if what it reads or makes carries no tangent."""
+    carried = part.read in planner.live
+    stages = planner.stages(steps, {part.made, *kept.intersection([part.read])})
+    if not (carried and part.made in planner.live):
+        return stages
+
+    def run(tangents: Array) -> Array:
+        live: dict[str, Any] = {part.read: tangents}
+        for stage in stages:
+            made = stage.make(live)
+            live.update(stage.alone(live) if made is None else made)
+            for name in stage.dies:
+                live.pop(name, None)
+        return np.asarray(live[part.made])
+
+    by_lines = ByLines(planner.values[part.read], run)
+
+    def make(live: Tangents) -> Tangents:
+        return {part.made: by_lines(live[part.read])}
+
+    return [Stage(make, make, () if part.read in kept else (part.read,))]
 
 
 class Stage(Struct, frozen=True):
@@ -472,6 +485,21 @@ class _Planner:
     def __init__(self, pushforward: Pushforward, live: set[str], read: set[str]) -> None:
         self.pushforward, self.live, self.read = pushforward, live, read
         self.values = pushforward.tape.values
+
+    def stages(self, steps: Sequence[Numbered], outputs: Collection[str]) -> list[Stage]:
+        """Steps that follow those before as stages; `outputs` of theirs are read later."""
+        drafts, shape = [self.draft(*numbered) for numbered in steps], self._shape
+        formulas = [draft if isinstance(draft, Formula) else None for draft in drafts]
+        stages = []
+        for segment in segments([step.node for _, step in steps], formulas, outputs, shape, 1):
+            draft, mine = drafts[segment.steps[0]], [steps[s] for s in segment.steps]
+            alone = partial(_alone, self.pushforward, mine)
+            make = segment.fused.run if segment.fused is not None else alone if isinstance(draft, Formula) else draft
+            stages.append(Stage(make, alone, segment.dies))
+        return stages
+
+    def _shape(self, name: str) -> Shape:
+        return self.values.like(name).shape
 
     def draft(self, index: int, step: Step) -> Formula | Make:
         """The formula of a step that can be fused, or a stage of its own."""

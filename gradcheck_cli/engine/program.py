@@ -24,8 +24,9 @@ from gradcheck_cli.autodiff.reach import steps_between
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.weights import TapeValues
 from gradcheck_cli.engine.chunks import Decisions, StackResult, gathered
-from gradcheck_cli.engine.complex_step import Pushforward, Stage, batched, linear_groups, staged
-from gradcheck_cli.engine.rounding import Moves, RandomRounding, coarsened, factors, rounded
+from gradcheck_cli.engine.complex_step import Pushforward, Stage, batched, later, linear_groups, staged
+from gradcheck_cli.engine.lines import ByLines, LinePart, pieces
+from gradcheck_cli.engine.rounding import Moves, RandomRounding, coarsened, factors, rounded, rounded_tangents
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import bind, boxes
@@ -124,6 +125,29 @@ def fused(steps: Sequence[Planned], outputs: Collection[str], values: TapeValues
     return found
 
 
+class Lines(Ready, frozen=True):
+    """Steps that work line by line, and are linear in `read`."""
+
+    read: str
+    by_lines: ByLines
+
+    def run(self, live: Mapping[str, Array], values: TapeValues, *, even: bool) -> Sequence[Any]:
+        return [self.by_lines(live[self.read])]
+
+
+def lines(part: LinePart, steps: Sequence[Planned | Fused], values: TapeValues, dies: tuple[str, ...]) -> Lines:
+    """A part as one step."""
+
+    def run(stack: Array) -> Array:
+        live: dict[str, Any] = {part.read: stack}
+        for ready in steps:
+            ready.keep(live, ready.run(live, values, even=True))
+        return np.asarray(live[part.made])
+
+    like = values.like(part.made)
+    return Lines(((part.made, like.dtype, like.ndim),), dies, part.read, ByLines(values[part.read], run))
+
+
 def _formula(ready: Planned, values: TapeValues) -> Formula | None:
     """The expression of an elementwise step of exact operations on floating-point numbers of one dtype; else None."""
     step, (name, dtype, _) = ready.step, ready.results[0]
@@ -195,8 +219,8 @@ class Program:
         self._counting = Lock()
         self._branches: dict[int, Array] = {}
         self._preparing = Lock()
-        self._stages: dict[Any, list[Stage]] = {}  # by the first step, and the tensors that carry tangents there
-        self._fused: dict[int, list[Planned | Fused]] = {}
+        self._stages: dict[Any, list[Stage]] = {}  # by the first step, the tensors that carry tangents there, and parts
+        self._fused: dict[Any, list[Planned | Fused | Lines]] = {}
 
     @cached_property
     def _plan(self) -> list[Planned]:
@@ -254,12 +278,14 @@ class Program:
         return max(1, BUSY * len(self.steps) // max(made, 1))
 
     def run(
-        self, stacks: Mapping[str, Stack], *, branches: bool = False, rounding: RandomRounding | None = None
-    ) -> StackResult:
+        self, stacks: Mapping[str, Stack], *, branches: bool = False, rounding: RandomRounding | None = None,
+        parts: tuple[LinePart, ...] = (),
+    ) -> StackResult:  # fmt: skip
         """Outputs for probed values `stacks` of shape `(P, *shape)`, and the branches crossed if asked for.
 
         A box stack has the values of the point as its base, or none, for a program of zeros at zeros.  With `rounding`
-        every result is moved by some `ROUNDINGS`, so that outputs move as far as rounding may carry them.
+        every result is moved by some `ROUNDINGS`, so that outputs move as far as rounding may carry them.  `parts` are run
+        line by line: they are linear, and the stacks are of a program of zeros at zeros.
         """
         count = next(iter(stacks.values())).shape[0]
         if rounding is not None:  # bases are rounded too
@@ -267,11 +293,11 @@ class Program:
         before = deepcopy(rounding)  # a probe that has to run alone is rounded as in the stack
         try:
             with np.errstate(all="ignore"):
-                made = self._run(dict(stacks), count, branches, rounding)
+                made = self._run(dict(stacks), count, branches, rounding, parts=parts)
         except FAILURES:
             if any(isinstance(s, BoxStack) for s in stacks.values()):
-                parts = _pieces(stacks, count)
-                return gathered([self.run(part, branches=branches, rounding=rounding) for _, part in parts])
+                few = _pieces(stacks, count)
+                return gathered([self.run(some, branches=branches, rounding=rounding, parts=parts) for _, some in few])
             if count > 1:
                 alone = ({n: filled(s)[p : p + 1] for n, s in stacks.items()} for p in range(count))
                 own = (deepcopy(before and before.of_probe(p)) for p in range(count))
@@ -281,12 +307,13 @@ class Program:
         return made
 
     def jvp(
-        self, stacks: Mapping[str, Stack], rounding: RandomRounding | None = None, start: int | None = None
-    ) -> tuple[Array, ...]:
+        self, stacks: Mapping[str, Stack], rounding: RandomRounding | None = None, start: int | None = None,
+        parts: tuple[LinePart, ...] = (),
+    ) -> tuple[Array, ...]:  # fmt: skip
         """Derivatives of the outputs along tangents `(P, *shape)` of the probed tensors; `rounding` as in `run`.
 
         Every discrete decision is that of the point.  With `start` the tangents are those of all tensors before that
-        step, of an evaluation that counts already.
+        step, of an evaluation that counts already.  `parts` are run line by line.
         """
         live: dict[str, Any] = dict(stacks)
         count = next(iter(stacks.values())).shape[0]
@@ -294,7 +321,7 @@ class Program:
         with np.errstate(all="ignore"):
             for position in range(start or 0, len(self.steps)):
                 if rounding is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
-                    for stage in self._staged(live, position):
+                    for stage in self._staged(live, position, parts):
                         made = stage.make(live)
                         live.update(stage.alone(live) if made is None else made)
                         _drop(live, stage.dies)
@@ -302,32 +329,33 @@ class Program:
                 index, step = self.steps[position]
                 try:
                     made = self._pushforward.through(index, step, live, rounding, self._read)
-                    made = made if rounding is None else _rounded_tangents(made, step, rounding)
+                    made = made if rounding is None else rounded_tangents(made, step, rounding)
                 except Crowded:
-                    parts = _pieces(live, count, self._more(position))
-                    rest = (self.jvp(part, deepcopy(rounding), position) for _, part in parts)
+                    few = _pieces(live, count, self._more(position))
+                    rest = (self.jvp(some, deepcopy(rounding), position, parts) for _, some in few)
                     return boxes.joined(rest, count)
                 live.update(made)
                 _drop(live, self.dies.get(position, ()))
             return tuple(self._spread(live, name, count, zero=True) for name in self.outputs)
 
-    def _staged(self, live: Mapping[str, Any], start: int) -> Sequence[Stage]:
+    def _staged(self, live: Mapping[str, Any], start: int, parts: tuple[LinePart, ...]) -> Sequence[Stage]:
         """The steps from `start` on, prepared for whole stacks of tangents `live`."""
-        key = start, frozenset(live)
+        key = start, frozenset(live), parts
         with self._preparing:
             if key not in self._stages:
-                self._stages[key] = staged(self._pushforward, self.steps[start:], live, self.outputs)
+                self._stages[key] = staged(self._pushforward, self.steps, live, self.outputs, start, parts)
         return self._stages[key]
 
     def _run(
-        self, live: dict[str, Any], count: int, branches: bool, rounding: RandomRounding | None, start: int = 0
-    ) -> StackResult:
+        self, live: dict[str, Any], count: int, branches: bool, rounding: RandomRounding | None, start: int = 0,
+        parts: tuple[LinePart, ...] = (),
+    ) -> StackResult:  # fmt: skip
         """Outputs and decisions from step `start` on, where `live` holds the values of all tensors before it."""
         values, decisions = self.tape.values, Decisions.none(count)
         for position in range(start, len(self.steps)):
             if rounding is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
                 even = all(live[n].ndim == values.like(n).ndim + 1 for n in live)
-                for ready in self._segments(position):
+                for ready in self._segments(position, parts):
                     if isinstance(ready, Planned) and ready.rebound:
                         results = self._results(ready.step, live, None)
                     else:
@@ -342,18 +370,28 @@ class Program:
                 if branches and planned.decides:
                     self._compare(planned, live, results, decisions)
             except Crowded:
-                parts = _pieces(live, count, self._more(position))
-                rest = gathered([self._run(part, n, branches, deepcopy(rounding), position) for n, part in parts])
+                few = _pieces(live, count, self._more(position))
+                rest = gathered([self._run(some, n, branches, deepcopy(rounding), position, parts) for n, some in few])
                 decisions.add(slice(None), rest.decisions)
                 return StackResult(rest.outputs, decisions)
             planned.keep(live, results)
         return StackResult(tuple(self._spread(live, name, count) for name in self.outputs), decisions)
 
-    def _segments(self, start: int) -> Sequence[Planned | Fused]:
+    def _segments(self, start: int, parts: tuple[LinePart, ...]) -> Sequence[Planned | Fused | Lines]:
+        key = start, parts
         with self._preparing:
-            if start not in self._fused:
-                self._fused[start] = fused(self._plan[start:], self.outputs, self.tape.values)
-        return self._fused[start]
+            if key not in self._fused:
+                self._fused[key] = [each for some, part in pieces(start, len(self.steps), parts)
+                                    for each in self._piece(some, part)]  # fmt: skip
+        return self._fused[key]
+
+    def _piece(self, some: range, part: LinePart | None) -> Sequence[Planned | Fused | Lines]:
+        """Some steps that follow one another, fused or as one that works line by line."""
+        mine, values = self._plan[some.start : some.stop], self.tape.values
+        kept = later(self.steps, some.stop, self.outputs)
+        if part is None:
+            return fused(mine, kept, values)
+        return [lines(part, fused(mine, [part.made], values), values, () if part.read in kept else (part.read,))]
 
     def _results(self, step: Step, live: dict[str, Any], rounding: RandomRounding | None) -> Sequence[Any]:
         """Results of a step for live values, computed on their boxes where it has a box rule.
@@ -560,12 +598,3 @@ def _branching(pushforward: Pushforward, step: Step, live: Mapping[str, Stack]) 
         )
         differing = restricted.differing(operands)
     return np.arange(probed[0].shape[0]) if differing is None else differing
-
-
-def _rounded_tangents(made: Mapping[str, Stack], step: Step, rounding: RandomRounding) -> dict[str, Stack]:
-    """Tangents moved by some roundings of the step's kernel."""
-    outputs = step.node.outputs
-    return {
-        n: coarsened(rounded(t, step, rounding), step, outputs.index(n), rounding, tangent=True)
-        for n, t in made.items()
-    }

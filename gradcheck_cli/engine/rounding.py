@@ -6,7 +6,7 @@ Rounding errors of a derivative are measured by the effect that this has on a ru
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -111,6 +111,15 @@ def coarsened(values: Any, step: Step, output: int, rounding: RandomRounding, *,
     values = values.dense() if isinstance(values, BoxStack) else values
     by = ROUNDINGS * rounding.draw(values.shape[1:])
     return values + (by * trial.coarse * _largest(values) if tangent else by * noise)
+
+
+def rounded_tangents(made: Mapping[str, Any], step: Step, rounding: RandomRounding) -> dict[str, Any]:
+    """Stacks of tangents of a step's outputs, by name, moved by some roundings of its kernel."""
+    outputs = step.node.outputs
+    return {
+        n: coarsened(rounded(t, step, rounding), step, outputs.index(n), rounding, tangent=True)
+        for n, t in made.items()
+    }
 
 
 def _largest(values: Array) -> Array:

@@ -8,8 +8,9 @@ column of its answer belongs to one of them at most, and no decision on the way 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import cached_property, lru_cache, partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,15 @@ from msgspec import Struct
 
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.engine.chunks import Budget, in_chunks
-from gradcheck_cli.engine.complex_step import selecting
+from gradcheck_cli.engine.complex_step import linear_groups, selecting
+from gradcheck_cli.engine.lines import LinePart
 from gradcheck_cli.engine.program import FAILURES, Program
-from gradcheck_cli.graph import Array
-from gradcheck_cli.jacobian.cost import ENTRY, SOON, forward_work, pattern_work
+from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobian.cost import ENTRY, SOON, forward_work, pattern_work, step_work
 from gradcheck_cli.jacobian.directions import reach, reals, taken
 from gradcheck_cli.native import nonzeros
 from gradcheck_cli.op.batching import Operands, elementwise
+from gradcheck_cli.op.fusion import divide
 from gradcheck_cli.op.sparsity import EvaluatedNode, SparsityRule, everything, same_place
 from gradcheck_cli.verdict.rule import Nonzeros, cells_of
 
@@ -210,6 +213,13 @@ _WORTH = 0.5  # of the rows: more colors save too little
 _MEETING = 0.75  # of rows drawn at random, in one column: all of them will not do with few colors
 _CHANCE = 0.125  # of these, by which one column of thousands may well have more than its share
 _NO_PATTERN = (*FAILURES, MemoryError)
+_LINES_WORTH = 1e8  # operations of all probes: what fewer could spare, looking for lines takes
+_LINES_HELD = 32 << 20  # bytes: larger Jacobians of lines leave the caches
+_LONGEST_PART = 128  # steps: longer parts are found in pieces
+_FUSED = 5.0  # operations that an entry counts as which is computed with others in one pass
+_MOVED = 20.0  # and one that goes into a product with Jacobians, or comes out of it
+_LINEAR = {np.multiply: ((0, 1),), divide: ((0,),)}  # of elementwise kernels that have slopes: groups as of others
+_SPARED = 0.2  # of the work of a part: with less its steps are run
 
 
 class Coloring(Struct, frozen=True, dict=True):
@@ -247,6 +257,124 @@ class Coloring(Struct, frozen=True, dict=True):
             part = np.abs(entries[some]) if sized else entries[some]
             total += np.bincount(self.column[some], part * direction[self.row[some]], self.columns)
         return total
+
+
+def line_parts(program: Program, count: int, *, linear: bool = False) -> tuple[LinePart, ...]:
+    """Parts of a program by whose lines `count` probes take less work than by their steps.
+
+    linear  the probes are values of a program of zeros at zeros, in which the parts have to be linear
+    """
+    found: list[LinePart] = []
+    if count * forward_work(program) < _LINES_WORTH:
+        return ()
+    search, position = _LineSearch(program, count, linear), 0
+    while position < len(program.steps):
+        part = search.part_at(position)
+        position = position + 1 if part is None else part.stop
+        found.extend([] if part is None else [part])
+    return tuple(found)
+
+
+class _LineSearch:
+    """Looks for parts that spare work, and sends each line through their steps, as one index: none may meet another."""
+
+    def __init__(self, program: Program, count: int, linear: bool) -> None:
+        self.program, self.count, self.linear = program, count, linear
+        self.steps, self.values = [step for _, step in program.steps], program.tape.values
+        self.moving = [program.reached.intersection((*step.operands, *step.statics)) for step in self.steps]
+        self.last = {n: i for i, names in enumerate(self.moving) for n in names}
+        self.last.update(dict.fromkeys((*program.outputs, *program.tape.guards), len(self.steps)))
+        self.work = [self._work(step) for step in self.steps]
+        self.barred: dict[str, int] = {}  # tensors from which no part leads beyond a step, where lines meet
+
+    def part_at(self, start: int) -> LinePart | None:
+        """The part that begins with a step and spares most; None where none does."""
+        name = next(iter(self.moving[start]))
+        x = self.values.like(name)
+        if len(self.moving[start]) > 1 or x.ndim < 2 or not 0 < 2 * x.shape[-1] <= self.count or x.size == x.shape[-1]:
+            return None
+        most = min(len(self.steps), start + _LONGEST_PART, self.barred.get(name, len(self.steps)))
+        drafts = {draft.stop: (spared, draft) for spared, draft in self._drafts(name, range(start, most))}
+        return self._best(drafts, name, start) if drafts and x.dtype == np.float64 else None
+
+    def _drafts(self, name: str, some: range) -> Iterator[tuple[float, LinePart]]:
+        """Parts that read one tensor and make one, with the operations that they spare if they work line by line."""
+        inside, left, work, front = {name}, set[str](), 0.0, self.values.like(name).shape[:-1]
+        for position in some:
+            if not self.moving[position] <= inside:
+                break
+            made = self.steps[position].node.outputs
+            inside.update(made)
+            left = {n for n in (*left, *made) if self.last.get(n, -1) > position}
+            work += self.work[position]
+            if len(left) == 1:
+                y = self.values.like(*left)
+                spared = self._spared(self.values.like(name), y, work) if y.shape[:-1] == front else -math.inf
+                if spared > _SPARED * self.count * work and y.dtype == np.float64:
+                    yield spared, LinePart(some.start, position + 1, name, *left)
+
+    def _best(self, drafts: Mapping[int, tuple[float, LinePart]], name: str, start: int) -> LinePart | None:
+        """The draft that spares most of those that work line by line."""
+        lines = _line_codes(self.values.like(name).shape[:-1])
+        sets, bits, good = {name: lines}, int(np.bitwise_count(lines).max()), []
+        for position in range(start, max(drafts)):
+            made = self._made(position, sets)
+            if made is None or any(np.bitwise_count(each).max(initial=0) > bits for each in made.values()):
+                self.barred.update((n, position) for n, each in sets.items() if np.array_equal(each, lines))
+                break
+            sets.update(made)
+            if position + 1 in drafts:
+                spared, draft = drafts[position + 1]
+                good += [] if np.any(sets[draft.made] & ~lines) else [(spared, draft)]
+        return max(good, key=itemgetter(0))[1] if good else None
+
+    def _made(self, position: int, sets: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Sets of the outputs of a step; None of one that cannot be in a part: of a foreign kernel much is only said."""
+        step = self.steps[position]
+        if step.trial is not None or (self.linear and not self._is_linear(step, self.moving[position])):
+            return None
+        try:
+            return _step(self.program, step, sets)
+        except _NO_PATTERN:
+            return None
+
+    def _is_linear(self, step: Step, moving: Set[str]) -> bool:
+        """True if a step is linear in these operands together, and decides nothing by them."""
+        known = linear_groups(step) or _LINEAR.get(step.op.forward, ())
+        groups = [[step.operands[i] for i in group if i < len(step.operands)] for group in known]
+        alone = all(sum(n in moving for n in group) == 1 or self._is_zero(group) for group in groups)
+        numbers = all(is_inexact(self.values.like(n).dtype) for n in step.node.outputs if n)
+        return alone and numbers and moving <= {n for group in groups for n in group}
+
+    def _is_zero(self, names: Sequence[str]) -> bool:
+        """True for a term that no probe reaches and that adds nothing."""
+        given = [n for n in names if n]
+        return not given or (self.program.reached.isdisjoint(given) and not all(np.any(self.values[n]) for n in given))
+
+    def _work(self, step: Step) -> float:
+        """Operations of a step; an entry that may be computed with others in one pass counts as few."""
+        made = sum(self.values.like(n).size for n in step.node.outputs if n)
+        work = step_work(self.program.tape, step)
+        return work if step.op.cost == "products" else min(work, _FUSED * made)
+
+    def _spared(self, x: Array, y: Array, work: float) -> float:
+        """Operations that are spared: those of the steps, less products with Jacobians, less those of finding these."""
+        n, m = x.shape[-1], y.shape[-1]
+        product = 2.0 * x.size * m + _MOVED * (x.size + y.size)
+        return self.count * (work - product) - n * work if 8 * x.size * m <= _LINES_HELD else -math.inf
+
+
+@lru_cache(maxsize=64)
+def _line_codes(shape: tuple[int, ...]) -> Array:
+    """A word `(1, *shape, 1)` for each line: what follows from two of them fits neither.
+
+    Of the two bits for each binary digit of the line's number a word has the one that stands for the digit.
+    """
+    number = np.arange(math.prod(shape), dtype=np.uint64)
+    word = np.zeros_like(number)
+    for digit in map(np.uint64, range(max(1, (len(number) - 1).bit_length()))):
+        word |= np.left_shift(np.uint64(1), np.uint64(2) * digit + (number >> digit & np.uint64(1)))
+    return word.reshape(1, *shape, 1)
 
 
 class Structure:

@@ -21,7 +21,7 @@ from gradcheck_cli.engine.chunks import Budget, Decisions, StackResult, any_of, 
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import ROUNDINGS, RandomRounding, Rounding
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.jacobian.coloring import Coloring
+from gradcheck_cli.jacobian.coloring import Coloring, line_parts
 from gradcheck_cli.jacobian.directions import (
     Directions,
     Joined,
@@ -209,11 +209,12 @@ class Backward:
             size, room = bytes_each(size, reach(self.program).entries + ends), wanted
 
         program = self.program if rounding is None else self._rounded(rounding)
+        parts = line_parts(program, count, linear=True) if rounding is None else ()
 
         def run(piece: range) -> list[Array]:
             seeds = self._seeds(weights, piece, room)
             random = None if rounding is None else RandomRounding.seeded(rounding)
-            made = iter(program.run({self.seed.name: seeds}, rounding=random).outputs)
+            made = iter(program.run({self.seed.name: seeds}, rounding=random, parts=parts).outputs)
             return [
                 self._nothing(x, piece) if n is None else derivatives(next(made))
                 for n, x in zip(names, self.xs, strict=True)
@@ -305,8 +306,9 @@ def by_complex_step(program: Program, directions: Directions, budget: Budget, ro
 
     def run(piece: range) -> Array:
         random = None if rounding is None else RandomRounding.seeded(rounding)
-        return program.jvp({x: directions.tangents(piece, here, room)}, random)[0]
+        return program.jvp({x: directions.tangents(piece, here, room)}, random, parts=parts)[0]
 
+    parts = line_parts(program, directions.count) if rounding is None else ()
     size, room = directions.room(program, budget, doubled=2)
     for piece, tangent in _probed(program, run, directions.count, size, room, budget):
         found[piece.start : piece.stop] = flat_stack(tangent())

@@ -56,10 +56,10 @@ def matmul(a: Array, b: Array) -> Array:
 
 
 def along_lines(x: Array, matrices: Array, axis: int) -> Array:
-    """A stack `(P, *shape)` whose lines along an axis are each multiplied by a matrix, `(lines, n, n)`; shape of x."""
+    """A stack `(P, *shape)` whose lines along an axis are each multiplied by a matrix, `(lines, n, m)`; n becomes m."""
     moved = np.moveaxis(x, axis, -1)
     made = matmul(moved.reshape(len(moved), *matrices.shape[:2]).swapaxes(0, 1), matrices).swapaxes(0, 1)
-    return np.moveaxis(made.reshape(moved.shape), -1, axis)
+    return np.moveaxis(made.reshape(*moved.shape[:-1], matrices.shape[2]), -1, axis)
 
 
 def conv(

@@ -25,9 +25,8 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from gradcheck_cli.errors import UsageError, shown
-from gradcheck_cli.formats import read
+from gradcheck_cli.formats import companion_files, read
 from gradcheck_cli.formats.arrays import Npz
-from gradcheck_cli.formats.companions import companion_files
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.formats.untrusted import OwnFolder, blocks, content, own_folder, sha256_of
 from gradcheck_cli.graph import Array

@@ -24,8 +24,7 @@ from msgspec import structs
 
 from gradcheck_cli import native
 from gradcheck_cli.errors import VERSION, GradcheckError, LimitError
-from gradcheck_cli.formats import is_spec
-from gradcheck_cli.formats.companions import companion_files
+from gradcheck_cli.formats import companion_files, is_spec
 from gradcheck_cli.formats.untrusted import blocks, sha256_of, sha256_of_text
 from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.zoo import Job, Limits

@@ -27,8 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from gradcheck_cli.errors import GradcheckError, ModelError, SpecError, UsageError, did_you_mean, shown
-from gradcheck_cli.formats import is_spec
-from gradcheck_cli.formats.companions import named_files
+from gradcheck_cli.formats import is_spec, named_files
 from gradcheck_cli.formats.untrusted import content, leads_out, opened, sha256_of_text
 from gradcheck_cli.zoo.parcel import content_of
 

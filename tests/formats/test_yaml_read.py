@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradcheck_cli.formats.companions import companion_files
+from gradcheck_cli.formats import companion_files
 from gradcheck_cli.formats.source import CheckRequest
 from gradcheck_cli.formats.yaml.reading import read_spec
 from gradcheck_cli.graph import Graph, Node, TensorType

@@ -19,7 +19,7 @@ from onnx import TensorProto
 
 from gradcheck_cli.cli import main
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.formats.companions import companion_files
+from gradcheck_cli.formats import companion_files
 from gradcheck_cli.zoo import remote as hub
 from gradcheck_cli.zoo.parcel import content_of, read_along
 from tests.cli import models
