@@ -215,6 +215,7 @@ _CHANCE = 0.125  # of these, by which one column of thousands may well have more
 _NO_PATTERN = (*FAILURES, MemoryError)
 _LINES_WORTH = 1e8  # operations of all probes: what fewer could spare, looking for lines takes
 _LINES_HELD = 32 << 20  # bytes: larger Jacobians of lines leave the caches
+_LINES_ROOM = 256 << 20  # bytes of those of all parts
 _LONGEST_PART = 128  # steps: longer parts are found in pieces
 _FUSED = 5.0  # operations that an entry counts as which is computed with others in one pass
 _MOVED = 20.0  # and one that goes into a product with Jacobians, or comes out of it
@@ -286,6 +287,7 @@ class _LineSearch:
         self.last.update(dict.fromkeys((*program.outputs, *program.tape.guards), len(self.steps)))
         self.work = [self._work(step) for step in self.steps]
         self.barred: dict[str, int] = {}  # tensors from which no part leads beyond a step, where lines meet
+        self.room = _LINES_ROOM
 
     def part_at(self, start: int) -> LinePart | None:
         """The part that begins with a step and spares most; None where none does."""
@@ -295,7 +297,9 @@ class _LineSearch:
             return None
         most = min(len(self.steps), start + _LONGEST_PART, self.barred.get(name, len(self.steps)))
         drafts = {draft.stop: (spared, draft) for spared, draft in self._drafts(name, range(start, most))}
-        return self._best(drafts, name, start) if drafts and x.dtype == np.float64 else None
+        part = self._best(drafts, name, start) if drafts and x.dtype == np.float64 else None
+        self.room -= 0 if part is None else _held(x, self.values.like(part.made))
+        return part
 
     def _drafts(self, name: str, some: range) -> Iterator[tuple[float, LinePart]]:
         """Parts that read one tensor and make one, with the operations that they spare if they work line by line."""
@@ -361,7 +365,13 @@ class _LineSearch:
         """Operations that are spared: those of the steps, less products with Jacobians, less those of finding these."""
         n, m = x.shape[-1], y.shape[-1]
         product = 2.0 * x.size * m + _MOVED * (x.size + y.size)
-        return self.count * (work - product) - n * work if 8 * x.size * m <= _LINES_HELD else -math.inf
+        fits = _held(x, y) <= min(_LINES_HELD, self.room)
+        return self.count * (work - product) - n * work if fits else -math.inf
+
+
+def _held(x: Array, y: Array) -> int:
+    """Bytes of the Jacobians of all lines of y by those of x."""
+    return 8 * x.size * y.shape[-1]
 
 
 @lru_cache(maxsize=64)

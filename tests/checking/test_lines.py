@@ -112,6 +112,12 @@ def test_parts_are_those_between_what_mixes_lines(name: str) -> None:
     assert [(own[part.read], own[part.made]) for part in found] == NETS[name][1]
 
 
+def test_parts_hold_so_much_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coloring, "_LINES_ROOM", 2 * 8 * 5 * 6 * 6 - 1)
+    tape, x, y = traced(net("one after another"))
+    assert len(line_parts(Program(tape, [x], [y]), MANY)) == 1
+
+
 def test_a_batch_of_lines_and_a_single_line() -> None:
     nodes = [*attention("x", "a", (0, 2, 1)), ("Add", "x a", "n"), *forward("n", "d"), ("Add", "d n", "y")]
     for shape, parts in [((2, 5, 6), 1), ((1, 5, 6), 1), ((1, 1, 6), 0)]:
@@ -124,7 +130,7 @@ def test_where_it_does_not_repay_the_steps_are_taken(monkeypatch: pytest.MonkeyP
     program = Program(tape, [x], [y])
     assert line_parts(program, MANY)
     assert not line_parts(program, 12)  # of which a half would be for the Jacobians
-    for name, value in [("_LINES_HELD", 8 * 5 * 6 * 6 - 1), ("_LINES_WORTH", 1e15)]:
+    for name, value in [("_LINES_HELD", 8 * 5 * 6 * 6 - 1), ("_LINES_ROOM", 8 * 5 * 6 * 6 - 1), ("_LINES_WORTH", 1e15)]:
         with monkeypatch.context() as context:
             context.setattr(coloring, name, value)
             assert not line_parts(program, MANY)
