@@ -313,7 +313,9 @@ class _LineSearch:
             work += self.work[position]
             if len(left) == 1:
                 y = self.values.like(*left)
-                spared = self._spared(self.values.like(name), y, work) if y.shape[:-1] == front else -math.inf
+                spared = (
+                    self._spared(self.values.like(name), y, work) if y.size and y.shape[:-1] == front else -math.inf
+                )
                 if spared > _SPARED * self.count * work and y.dtype == np.float64:
                     yield spared, LinePart(some.start, position + 1, name, *left)
 

@@ -73,7 +73,7 @@ TRIES = 400  # smaller models that are tried of one that fails
 LATER = 15.0  # seconds past its time for which a run goes on shrinking what failed
 SHRUNK = 6  # models of one kind of fault that a process shrinks; more are counted
 _POOLS = ("AveragePool", "LpPool", "MaxPool")
-_RECURRENT = {"GRU", "LSTM", "RNN"}  # onnxruntime ends its process where one of them has a batch of none
+_ENDING = {"GRU", "LSTM", "RNN", "Unique"}  # onnxruntime ends its process where one of them reads no entries
 _SIZES = {
     "size", "width", "n", "m", "k", "batch", "channels", "filters", "inner", "shape", "shapes", "space", "steps", "hidden",
     "kernel", "kernel_width", "rank", "count", "first", "second", "other", "length", "rows", "draw", "index", "out",
@@ -191,7 +191,7 @@ def _described(record: Check) -> str:
 def _forward(tested: Model, sample: Sample) -> str:
     """The output in which onnxruntime differs, if ONNX's reference evaluator, where it runs, says the same; or ""."""
     empty = not all(v.size for v in sample.inputs.values())
-    if empty and any(node.op_type in _RECURRENT for node in nodes_in(sample.model.graph)):
+    if empty and any(node.op_type in _ENDING for node in nodes_in(sample.model.graph)):
         return ""
     names = [o.name for o in sample.model.graph.output]
     given = dict(zip(names, run([tested[n] for n in names], sample.inputs), strict=True))

@@ -179,6 +179,15 @@ def test_every_operator_in_lines(case: Case) -> None:
                 np.testing.assert_allclose(made, expected, rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.usefixtures("_all")
+def test_lines_without_entries_are_no_part() -> None:
+    nodes = [*attention("x", "a"), ("Tanh", "a", "t"), ("MatMul", "t none", "y")]
+    tape, x, y = traced(model(*nodes, x=(5, 6), constants={**W, "none": np.zeros((6, 0))}))
+    parts = line_parts(Program(tape, [x], [y]), MANY)
+    assert y not in {part.made for part in parts}
+    assert Program(tape, [x], [y]).jvp({x: np.ones((20, 5, 6))}, parts=parts)[0].shape == (20, 5, 0)
+
+
 def test_what_carries_no_tangent_is_no_part_of_its_own() -> None:
     nodes = [*attention("x", "a"), ("Cast", "a", "i", {"to": 7}), ("Cast", "i", "f", {"to": 11}), *forward("f", "d"),
              ("Add", "d a", "y")]  # fmt: skip

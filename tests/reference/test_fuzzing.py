@@ -208,6 +208,13 @@ def test_onnxruntime_is_not_asked_for_layers_over_a_batch_of_none(layer: str, ga
     assert Ourselves().outcome(Sample("none", layer, "random", model, values)).status in ("right", "open")
 
 
+def test_onnxruntime_is_not_asked_for_unique_rows_without_entries() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]> g (float[3,0] x) => (float[1,0] y)
+        { y = Unique<axis=0, sorted=0> (x) }""")
+    sample = Sample("none", "Unique", "random", model, {"x": np.zeros((3, 0), np.float32)})
+    assert Ourselves().outcome(sample).status in ("right", "open")
+
+
 def placed(node: str, form: str, *, inside: bool) -> str:
     """The node that computes y, of this type, or both sides of an If that do."""
     sides = ", ".join(f"{s}_branch: graph = {s} () => ({form} {s}_y) {{ {s}_y = {node} }}" for s in ("then", "else"))
