@@ -19,7 +19,7 @@ from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.problem import Problem
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.complex_step import linear_groups
-from gradcheck_cli.errors import LimitError, UsageError
+from gradcheck_cli.errors import LimitError, UsageError, counted, plural, shown
 from gradcheck_cli.graph import is_inexact
 from gradcheck_cli.graph.memory import Owned, generous, most, spell
 from gradcheck_cli.jacobian.cost import HELD, OPERATIONS, Cost, duration, partial_work
@@ -123,6 +123,18 @@ def beyond(problem: Problem, x: str, mode: str) -> LimitError:
         f"--memory-limit {generous(size)} allows it; smaller sizes (--x-shape, --dim) need less{others}",
         code="GC602",
     )
+
+
+def late(error: Exception, pairs: Sequence[Pair], index: int) -> Exception:
+    """The error of a time limit that ends the comparison of some pairs at a point, with what was compared until then."""
+    left = [pair for pair in pairs if pair.error is None and not any(each.point == index for each in pair.results)]
+    if not (left and isinstance(error, LimitError)):
+        return error
+    done = (
+        f"{len(pairs) - len(left)} of {counted(len(pairs), 'derivative')} {plural(len(pairs), 'was', 'were')} compared"
+    )
+    at = f" at point {index + 1}" if index else ""
+    return LimitError(f"{error}: {done}{at}, {shown(left[0].title)} was next", code=error.code)
 
 
 def needed(problem: Problem, x: str, mode: str, jobs: int) -> float:

@@ -22,7 +22,7 @@ from gradcheck_cli.autodiff.tape import quietly
 from gradcheck_cli.checks.assemble import Pair, glanced, model_of, passes, record_of
 from gradcheck_cli.checks.claims.claim import AskedClaims, asked
 from gradcheck_cli.checks.diagnose.laws import Laws
-from gradcheck_cli.checks.estimates import beyond, forecasts, needed, threads
+from gradcheck_cli.checks.estimates import beyond, forecasts, late, needed, threads
 from gradcheck_cli.checks.forward.comparison import RuntimeComparison, is_file, require_runtime
 from gradcheck_cli.checks.health.checkup import Checkups
 from gradcheck_cli.checks.modes import (
@@ -396,7 +396,7 @@ class Procedure:
             except (MemoryError, LimitError) as error:
                 self.done()
                 if not is_of_memory(error):
-                    raise
+                    raise late(error, pairs, index) from None
                 for pair in group:
                     if not (pair.results and pair.results[-1].point == index and self._wrong(pair)):
                         pair.results = [result for result in pair.results if result.point != index]

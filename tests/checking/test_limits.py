@@ -9,9 +9,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import gradcheck_cli as gc
+from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.estimates import Forecast
+from gradcheck_cli.checks.procedure import Procedure, Together
+from gradcheck_cli.errors import LimitError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.results.record import Check
@@ -85,10 +89,31 @@ def test_a_full_check_stays_within_the_memory_limit(rows: int, columns: int, met
 
 
 def test_a_time_limit_ends_a_check():
-    from gradcheck_cli.errors import LimitError
-
     with pytest.raises(LimitError, match="took more than 0 s"):
         check(model(("Exp", "x", "y"), x=(50,)), timeout=0.0)
+
+
+@pytest.mark.parametrize("points, left, said", [
+    (1, 1, "1 of 2 derivatives were compared, d z/d x was next"),
+    (2, 3, "1 of 2 derivatives were compared at point 2, d z/d x was next"),
+])  # fmt: skip
+def test_a_time_limit_says_how_far_the_check_came(
+    points: int, left: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[Pair] = []
+
+    def ended(self: Procedure, together: Together) -> None:
+        end(self, together)
+        compared.extend(together.pairs)
+        self.deadline = 0.0 if len(compared) == left else self.deadline
+
+    end = Procedure._end
+    monkeypatch.setattr(Procedure, "_end", ended)
+    tested = model(("Exp", "x", "y"), ("Sin", "x", "z"), x=(50,))
+    graph = dataclasses.replace(tested.graph, outputs=("y", "z"))
+    tested = gc.Model(structs.replace(tested.source, graph=graph), gc.OPS)
+    with pytest.raises(LimitError, match=f"took more than 1000 s: {said}"):
+        gc.check(tested, "x", points=points, timeout=1000)
 
 
 # What cannot be checked
