@@ -39,6 +39,7 @@ COARSEST, FINEST = -1.0, -14.0  # log10 of the steps, in units of the entry, or 
 _PER_DECADE, _LEAST_PER_DECADE = 4, 1
 _WORK = 2e10  # operations that a curve may take: a second or so
 _KEPT = 1 << 22  # values of y in memory at once
+_HELD = 64  # bytes that each of them takes, with both sides of a difference and copies of them
 _CLEAR = 20.0  # an error above this many times its rounding is truncation
 _FITTED, _LEAST_FITTED = 6, 3  # number of steps to which the order of truncation is fitted, and the least
 _OF = {Status.PASS: Standing.PASS, Status.KINK_OK: Standing.KINK, Status.FAIL: Standing.FAIL, Status.LEFT_OUT: -1}
@@ -216,7 +217,7 @@ def sweep(program: Program, direction: Directions, weights: Array, budget: Budge
     The number of steps per decade depends on the cost of a run.
     """
     steps = _steps(program, direction)
-    size = max(1, _KEPT // max(len(weights), 1))
+    size = max(1, min(_KEPT, budget.memory // _HELD) // max(len(weights), 1))
     parts = [_quotients(program, direction, steps[i : i + size], weights, budget) for i in range(0, len(steps), size)]
     quotients, crossed = (np.concatenate(each) for each in zip(*parts, strict=True))
     return Swept(steps, quotients, crossed)
