@@ -127,14 +127,13 @@ def beyond(problem: Problem, x: str, mode: str) -> LimitError:
 
 def late(error: Exception, pairs: Sequence[Pair], index: int) -> Exception:
     """The error of a time limit that ends the comparison of some pairs at a point, with what was compared until then."""
-    left = [pair for pair in pairs if pair.error is None and not any(each.point == index for each in pair.results)]
+    done = [any(each.point == index for each in pair.results) for pair in pairs]
+    left = [pair for pair, compared in zip(pairs, done, strict=True) if not compared and pair.error is None]
     if not (left and isinstance(error, LimitError)):
         return error
-    done = (
-        f"{len(pairs) - len(left)} of {counted(len(pairs), 'derivative')} {plural(len(pairs), 'was', 'were')} compared"
-    )
+    said = f"{sum(done)} of {counted(len(pairs), 'derivative')} {plural(len(pairs), 'was', 'were')} compared"
     at = f" at point {index + 1}" if index else ""
-    return LimitError(f"{error}: {done}{at}, {shown(left[0].title)} was next", code=error.code)
+    return LimitError(f"{error}: {said}{at}, {shown(left[0].title)} was next", code=error.code)
 
 
 def needed(problem: Problem, x: str, mode: str, jobs: int) -> float:

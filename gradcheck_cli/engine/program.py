@@ -229,7 +229,7 @@ class Program:
     @cached_property
     def _read(self) -> frozenset[str]:
         """Tensors that its steps read, or that it gives."""
-        return frozenset(self.outputs).union(*(step.operands for _, step in self.steps))
+        return frozenset(later(self.steps, 0, self.outputs))
 
     def upon(self, tape: Tape) -> Program:
         """The same steps on another tape that has them; evaluations count for both."""

@@ -214,6 +214,7 @@ _MEETING = 0.75  # of rows drawn at random, in one column: all of them will not 
 _CHANCE = 0.125  # of these, by which one column of thousands may well have more than its share
 _NO_PATTERN = (*FAILURES, MemoryError)
 _LINES_WORTH = 1e8  # operations of all probes: what fewer could spare, looking for lines takes
+_LINES_FEWEST = 8  # probes: random directions are fewer, for which no Jacobian of a line repays
 _LINES_HELD = 32 << 20  # bytes: larger Jacobians of lines leave the caches
 _LINES_ROOM = 256 << 20  # bytes of those of all parts
 _LONGEST_PART = 128  # steps: longer parts are found in pieces
@@ -266,7 +267,7 @@ def line_parts(program: Program, count: int, *, linear: bool = False) -> tuple[L
     linear  the probes are values of a program of zeros at zeros, in which the parts have to be linear
     """
     found: list[LinePart] = []
-    if count * forward_work(program) < _LINES_WORTH:
+    if count < _LINES_FEWEST or count * forward_work(program) < _LINES_WORTH:
         return ()
     search, position = _LineSearch(program, count, linear), 0
     while position < len(program.steps):
@@ -303,7 +304,7 @@ class _LineSearch:
 
     def _drafts(self, name: str, some: range) -> Iterator[tuple[float, LinePart]]:
         """Parts that read one tensor and make one, with the operations that they spare if they work line by line."""
-        inside, left, work, front = {name}, set[str](), 0.0, self.values.like(name).shape[:-1]
+        inside, left, work, x = {name}, set[str](), 0.0, self.values.like(name)
         for position in some:
             if not self.moving[position] <= inside:
                 break
@@ -312,11 +313,8 @@ class _LineSearch:
             left = {n for n in (*left, *made) if self.last.get(n, -1) > position}
             work += self.work[position]
             if len(left) == 1:
-                y = self.values.like(*left)
-                spared = (
-                    self._spared(self.values.like(name), y, work) if y.size and y.shape[:-1] == front else -math.inf
-                )
-                if spared > _SPARED * self.count * work and y.dtype == np.float64:
+                spared = self._spared(x, self.values.like(*left), work)
+                if spared > _SPARED * self.count * work:
                     yield spared, LinePart(some.start, position + 1, name, *left)
 
     def _best(self, drafts: Mapping[int, tuple[float, LinePart]], name: str, start: int) -> LinePart | None:
@@ -364,11 +362,15 @@ class _LineSearch:
         return work if step.op.cost == "products" else min(work, _FUSED * made)
 
     def _spared(self, x: Array, y: Array, work: float) -> float:
-        """Operations that are spared: those of the steps, less products with Jacobians, less those of finding these."""
-        n, m = x.shape[-1], y.shape[-1]
-        product = 2.0 * x.size * m + _MOVED * (x.size + y.size)
-        fits = _held(x, y) <= min(_LINES_HELD, self.room)
-        return self.count * (work - product) - n * work if fits else -math.inf
+        """Operations that are spared: those of the steps, less products with Jacobians, less those of finding these.
+
+        None at all where there are no such Jacobians, or no room for them.
+        """
+        alike = y.size and y.dtype == np.float64 and y.shape[:-1] == x.shape[:-1]
+        if not alike or _held(x, y) > min(_LINES_HELD, self.room):
+            return -math.inf
+        product = 2.0 * x.size * y.shape[-1] + _MOVED * (x.size + y.size)
+        return self.count * (work - product) - x.shape[-1] * work
 
 
 def _held(x: Array, y: Array) -> int:

@@ -211,6 +211,7 @@ def test_jacobians_that_are_not_finite_are_not_multiplied() -> None:
 
 def test_the_number_of_threads_does_not_change_a_bit() -> None:
     tape, x, y = traced(net("norm behind"))
+    assert line_parts(Program(tape, [x], [y]), 30)
     rows = [by_complex_step(Program(tape, [x], [y]), Directions(tape.values[x], range(30)), Budget(1 << 16, jobs=jobs))
             for jobs in (1, 2)]  # fmt: skip
     np.testing.assert_array_equal(*rows)
