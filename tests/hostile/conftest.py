@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,11 @@ LITTLE, ENOUGH = 2 << 30, 4 << 30  # bytes
 
 @contextmanager
 def at_most(size: int) -> Iterator[None]:
-    """The process may take so many bytes more than it has, and none beyond."""
+    """The process may take so many bytes more than it has, and none beyond; what it frees meanwhile it may take again.
+
+    Rings of objects that wait to be collected would be freed at any time, so that more were left than was given.
+    """
+    gc.collect()
     resource = pytest.importorskip("resource", reason="only Unix limits memory")
     before = resource.getrlimit(resource.RLIMIT_DATA)
     rows = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
