@@ -192,6 +192,23 @@ def joined(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> A
     return blank(shape, np.result_type(*{x.dtype for x in operands}))
 
 
+def of_line(*more: int) -> OutlineRule:
+    """For kernels that do the same to each line along `axis`, and along `more` axes from the end: the first one is run."""
+
+    def outlined(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Any:
+        x, kept = operands[0], {metadata.get("axis", -1), *more}
+        line = x[tuple(slice(None) if i - x.ndim in kept else slice(1) for i in range(x.ndim))]
+
+        def whole(y: Array) -> Array:
+            shape = [n if i - x.ndim in kept else d for i, (d, n) in enumerate(zip(x.shape, y.shape, strict=True))]
+            return blank(shape, y.dtype)
+
+        made = kernel(line, *operands[1:], **metadata)
+        return tuple(map(whole, made)) if isinstance(made, tuple) else whole(made)
+
+    return outlined
+
+
 def of_one_entry(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
     """The result for operands of one entry each, of the same ranks and dtypes."""
     ones = [x if x is None else np.ones((1,) * x.ndim, x.dtype) for x in operands]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.native.geometry import conv_shape, padded, trailing
 from gradcheck_cli.op import Op, composite, trained
-from gradcheck_cli.op.batching import on
+from gradcheck_cli.op.batching import Kernel, Operands, blank, on
 from gradcheck_cli.ops.conv import Ints, bind_conv, explicit_pads, misfit, steps
 from gradcheck_cli.ops.sampling import LINEAR, extended, image_numbers, meet, near, sample
 from gradcheck_cli.ops.shape import as_tuple, checked
@@ -85,6 +86,12 @@ def col2im(
     return np.asarray(padded(whole, [-p for p in pads]))
 
 
+def col2im_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule: the images."""
+    (x,) = operands
+    return blank((x.shape[0], x.shape[1] // math.prod(metadata["block_shape"]), *metadata["image_shape"]), x.dtype)
+
+
 def col2im_vjp(
     ct: Var, y: Var, x: Var, *, image_shape: Ints, block_shape: Ints, dilations: Ints, pads: Ints, strides: Ints
 ) -> tuple[Var]:
@@ -126,5 +133,5 @@ COLUMNS: list[Op] = [
     composite("DeformConv", deform_conv, bind=bind_deform_conv, roles=trained(1, 3), space="windows", channels=1,
               elsewhere="rough"),
     Op("Col2Im", col2im, col2im_vjp, on(0), static={"image_shape": 1, "block_shape": 2}, bind=bind_col2im,
-       linear="each"),
+       linear="each", outline=col2im_outline),
 ]  # fmt: skip

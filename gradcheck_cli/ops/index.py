@@ -7,7 +7,7 @@ is the transpose of the pick.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Along, Op, deciding, from_end, with_axis, zero
-from gradcheck_cli.op.batching import Kernel, Operands, aligned, on
+from gradcheck_cli.op.batching import Blank, Kernel, Operands, aligned, blank, like_first, on
 from gradcheck_cli.op.sparsity import moved
 from gradcheck_cli.ops.shape import checked, scalar
 
@@ -41,6 +41,30 @@ def gather_stack(kernel: Kernel, operands: Operands, probed: Sequence[bool], met
         return _gathered_alike(x, indices, x.ndim + metadata["axis"])
     y = kernel(*operands, **metadata)
     return y if probed[0] else np.moveaxis(y, x.ndim + metadata["axis"], 0)
+
+
+def gather_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule: places that are known have to lie in x."""
+    x, indices = operands
+    axis = metadata["axis"] + x.ndim
+    _require_inside(indices, x.shape[axis])
+    return blank((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
+
+
+def gather_elements_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule, as of `gather`."""
+    x, indices = operands
+    _require_inside(indices, x.shape[metadata["axis"]])
+    return blank(indices.shape, x.dtype)
+
+
+def _require_inside(indices: Array, length: int) -> None:
+    """IndexError for indices beyond an axis, if their numbers are known."""
+    if type(indices) is Blank or not indices.size:
+        return
+    wrong = next((i for i in (indices.max(), indices.min()) if not -length <= i < length), None)
+    if wrong is not None:
+        raise IndexError(f"index {wrong} is out of bounds for an axis of size {length}")
 
 
 def _gathered_alike(x: Array, indices: Array, axis: int) -> Array:
@@ -91,6 +115,14 @@ def gather_nd(x: Array, indices: Array, *, batch_dims: int = 0, rank: int = 0) -
     shape, width = x.shape[lead:], batch_dims + indices.shape[-1]
     rows = x.reshape(*x.shape[:lead], int(np.prod(shape[:width])), *shape[width:])
     return np.take(rows, flat_index(indices, shape, batch_dims), axis=lead)
+
+
+def gather_nd_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule, as of `gather`."""
+    (x, indices), batch = operands, metadata["batch_dims"]
+    if type(indices) is not Blank:
+        flat_index(indices, x.shape, batch)
+    return blank((*indices.shape[:-1], *x.shape[batch + indices.shape[-1] :]), x.dtype)
 
 
 def flat_index(indices: Array, shape: Sequence[int], batch_dims: int = 0) -> Array:
@@ -179,6 +211,13 @@ def bind_one_hot(metadata: dict[str, Any], indices: Array, values: Array) -> dic
     return {"depth": depth, "axis": from_end(metadata.get("axis", -1), rank), "rank": rank}
 
 
+def one_hot_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule: a new axis of `depth`."""
+    indices, values = operands
+    place = metadata["axis"] + metadata["rank"]
+    return blank((*indices.shape[:place], metadata["depth"], *indices.shape[place:]), values.dtype)
+
+
 def one_hot_vjp(ct: Var, y: Var, indices: Var, values: Var, *, depth: int, axis: int, rank: int) -> tuple[None, Var]:
     """ct_values: the sum of ct outside of the hot entries to `off`, that of the hot entries to `on`."""
     code = sym.ints(ct.tape, (0, 1))
@@ -240,18 +279,18 @@ def range_vjp(ct: Var, y: Var, start: Var, limit: Var, delta: Var) -> tuple[Var,
 INDEX: list[Op] = [
     Op("Gather", gather, lambda ct, y, x, at, axis: (scatter_back(ct, at, x.shape, axis + x.ndim), None), gather_stack,
        bind=bind_gather, linear=((0,),), sparsity=moved, cuts=deciding(1), integers={1: Along("axis")}, moves="picked",
-       cost="picks"),
+       outline=gather_outline, cost="picks"),
     Op("GatherElements", gather_elements, gather_elements_vjp, aligned, bind=bind_elements, linear=((0,),), sparsity=moved,
-       cuts=deciding(1), integers={1: Along("axis")}, moves="picked", cost="picks"),
+       cuts=deciding(1), integers={1: Along("axis")}, moves="picked", outline=gather_elements_outline, cost="picks"),
     Op("GatherND", gather_nd, gather_nd_vjp, gather_nd_stack, bind=bind_gather_nd, linear=((0,),), sparsity=moved,
-       cuts=deciding(1), moves="picked", cost="picks"),
+       cuts=deciding(1), moves="picked", outline=gather_nd_outline, cost="picks"),
     Op("Compress", compress, compress_vjp, on(0), bind=bind_compress, linear=((0,),), sparsity=moved, cuts=deciding(1),
        sized_by=(1,), moves="selected"),
     Op("OneHot", one_hot, one_hot_vjp, on(0, 1), static={"depth": 1}, bind=bind_one_hot, linear=((1,),),
        branch=lambda at, values, **m: one_hot(at, values * 0 + np.asarray([0, 1], values.dtype), **m),
-       cuts=deciding(0), integers={0: Along(None, of=1), 1: (3, 5)}, like=2),
+       cuts=deciding(0), integers={0: Along(None, of=1), 1: (3, 5)}, outline=one_hot_outline, like=2),
     Op("NonZero", non_zero, zero, integral=(0,), sized_by=(0,)),
     Op("ReverseSequence", reverse_sequence, reverse_sequence_vjp, on(0), bind=bind_reverse_sequence, linear=((0,),),
-       sparsity=moved, cuts=deciding(1), integers={1: Along("time_axis", lengths=True)}),
+       sparsity=moved, cuts=deciding(1), integers={1: Along("time_axis", lengths=True)}, outline=like_first),
     Op("Range", range_, range_vjp, ordered=True, cuts=deciding(1), integers={1: (2, 3), 2: (1, 1)}, sized_by=(0, 1, 2)),
 ]  # fmt: skip

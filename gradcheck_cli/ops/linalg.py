@@ -7,6 +7,7 @@ made of ONNX's own operators; those of a large one come from its singular values
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op
-from gradcheck_cli.op.batching import Kernel, trailing
+from gradcheck_cli.op.batching import Kernel, Operands, blank, of_one_entry, trailing
 from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.index import scatter_back
 
@@ -122,9 +123,14 @@ def cofactors_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
     return (scatter_back(rows, others, x.shape, lead),)
 
 
+def det_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule: a number for each matrix."""
+    return blank(operands[0].shape[:-2], of_one_entry(kernel, operands, metadata).dtype)
+
+
 LINALG: list[Op] = [
     Op("Det", _in_floats(np.linalg.det), lambda ct, y, x: (sym.unsqueeze(ct, (-2, -1)) * cofactors(x),), trailing,
-       bind=bind_square, sparsity=along(-2, -1), backward_stable=True,
+       bind=bind_square, sparsity=along(-2, -1), backward_stable=True, outline=det_outline,
        does="Determinants of the matrices in the last two axes."),
     Op("Cofactors", cofactors_by_singular_values, cofactors_vjp, trailing, domain=DOMAIN,
        step=cofactors_near_real, bind=bind_square, sparsity=along(-2, -1), backward_stable=True),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -20,7 +20,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError, counted
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, box_rules, composite, trained
-from gradcheck_cli.op.batching import Kernel, Operands, multiplied, raised
+from gradcheck_cli.op.batching import Kernel, Operands, blank, multiplied, of_one_entry, raised
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets, products
 from gradcheck_cli.ops.index import along
 from gradcheck_cli.ops.reduce import total
@@ -140,6 +140,14 @@ def _matrix(x: Array, term: str, *groups: Sequence[str]) -> Array:
     return moved.reshape([int(np.prod(group)) for group in sizes])
 
 
+def einsum_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule: the length of each letter of the result."""
+    terms, result = split_equation(metadata["equation"])
+    pairs = [(c, d) for term, x in zip(terms, operands, strict=True) for c, d in zip(term, x.shape, strict=True)]
+    sizes = {**dict(pairs), **{c: d for c, d in pairs if d != 1}}
+    return blank([sizes[c] for c in result], of_one_entry(kernel, operands, metadata).dtype)
+
+
 def bind_einsum(metadata: dict[str, Any], *xs: Array) -> dict[str, Any]:
     """Metadata with the equation without spaces and ellipses, and with its result written out."""
     left, arrow, result = metadata["equation"].replace(" ", "").partition("->")
@@ -244,5 +252,5 @@ MATMUL: list[Op] = [
        widens=True, channels=-1, cost="products"),
     composite("Gemm", gemm, roles=trained(0, 1, 2), channels=-1),
     Op("Einsum", einsum, einsum_vjp, einsum_stack, bind=bind_einsum, linear=(tuple(range(_MOST)),),
-       sparsity=einsum_sparsity, cost="products"),
+       sparsity=einsum_sparsity, outline=einsum_outline, cost="products"),
 ]  # fmt: skip

@@ -196,6 +196,12 @@ def bind_tile(metadata: dict[str, Any], x: Array) -> dict[str, Any]:
     return {"repeats": repeats}
 
 
+def tile_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
+    """The outline rule: as many times the length of each axis."""
+    (x,) = operands
+    return blank([d * r for d, r in zip(x.shape, metadata["repeats"], strict=True)], x.dtype)
+
+
 def tile_vjp(ct: Var, y: Var, x: Var, *, repeats: tuple[int, ...]) -> tuple[Var]:
     """The sum of ct over the copies."""
     parts = [(r, d) for r, d in zip(repeats, x.shape, strict=True)]
@@ -220,7 +226,8 @@ PAD: list[Op] = [
        outline=pad_outline, same_axes=True),
     composite("CenterCropPad", center_crop_pad, static={"shape": 1}),
     Op("Tile", lambda x, *, repeats: np.tile(x, repeats), tile_vjp, on(0), static={"repeats": 1}, bind=bind_tile,
-       linear="each", sparsity=moved, integers={1: (1, 2)}, moves="all", does="x repeated along each axis."),
+       linear="each", sparsity=moved, integers={1: (1, 2)}, outline=tile_outline, moves="all",
+       does="x repeated along each axis."),
     Op("Trilu", lambda x, *, k=0, upper=1: (np.triu if upper else np.tril)(x, k),
        lambda ct, y, x, k, upper: (ct.tape.apply("Trilu", ct, np.asarray(k, np.int64), upper=upper),),
        on(0), static={"k": 1}, bind=bind_trilu, linear="each", sparsity=moved, outline=like_first,

@@ -18,7 +18,7 @@ from gradcheck_cli.autodiff.backward import gradients, inexact
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Along, Op, as_given, attributes_of, deciding, trained
-from gradcheck_cli.op.batching import BatchingRule, Move, Nest, Operands, stack_size
+from gradcheck_cli.op.batching import BatchingRule, Kernel, Move, Nest, Operands, blank, stack_size
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets
 from gradcheck_cli.ops.recurrent import unrolled_in
 from gradcheck_cli.ops.recurrent_steps import (
@@ -43,6 +43,20 @@ _OUTPUTS = {"RNN": 2, "GRU": 2, "LSTM": 3}
 def padded(operands: Sequence[Any]) -> list[Any]:
     """All eight operands, None for those left out."""
     return [*operands, *[None] * (8 - len(operands))]
+
+
+def outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> tuple[Array, ...]:
+    """The outline rule: the first step of the first sequence is run."""
+    x, w, r, b, lengths, h, c, p = padded(operands)
+    batch_first = metadata.get("layout", 0)
+    first = tuple(None if s is None else s[:1] if batch_first else s[:, :1] for s in (h, c))
+    counts = None if lengths is None else np.minimum(lengths[:1], 1)
+    ys, *ends = kernel(x[:1, :1], w, r, b, counts, *first, p, **metadata)
+    front, size = x.shape[:2], ys.shape[-1]
+    ways = len(w)
+    shape = (*front, ways, size) if batch_first else (front[0], ways, front[1], size)
+    end = (front[0], ways, size) if batch_first else (ways, front[1], size)
+    return blank(shape, ys.dtype), *(blank(end, y.dtype) for y in ends)
 
 
 @attributes_of(layer_of, "wanted")
@@ -83,6 +97,13 @@ def pushforward(
 def gradient(op: str, *operands: Array | None, wanted: tuple[int, ...], **attrs: Any) -> tuple[Array, ...]:
     """Cotangents of the operands `wanted`, from those of the outputs, which come first."""
     return _gradient(op, still, operands, wanted, attrs)
+
+
+def gradient_outline(op: str, kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> tuple[Array, ...]:
+    """The outline rule: each cotangent has the shape of its operand."""
+    given, wanted = operands[_OUTPUTS[op] :], metadata["wanted"]
+    dtype = np.result_type(*(x for x in operands if x is not None and x.dtype.kind in "fc"))
+    return tuple(blank(x.shape if x is not None and i in wanted else (0,), dtype) for i, x in enumerate(given))
 
 
 def _gradient(op: str, move: Move, operands: Operands, wanted: Sequence[int], attrs: Mapping[str, Any]) -> Any:
@@ -219,11 +240,12 @@ def _operators(op: str) -> list[Op]:
         Op(op, partial(forward, op), partial(rule, op), in_parts(0, _CACHED, False), domain=DOMAIN, many=True,
            bind=as_given, sparsity=reaching, cuts=deciding(LENGTHS), integers={LENGTHS: Along("layout", lengths=True)},
            roles=trained(1, 2, 3, *peepholes), channels=-1, elsewhere="to one", cost=partial(work, 0),
-           inside=Nest(partial(rounding_inside, op), partial(pushforward, op), partial(activations, op)),
+           inside=Nest(partial(rounding_inside, op), partial(pushforward, op), partial(activations, op)), outline=outline,
            does=f"All steps of a smooth {op}."),
         Op(f"{op}Grad", partial(gradient, op), partial(gradient_rule, op), in_parts(count, _HELD, True), domain=DOMAIN,
            many=True, bind=as_given, cuts=deciding(count + LENGTHS), like=count, cost=partial(work, count),
-           inside=Nest(partial(gradient_rounding_inside, op)), does=f"The cotangents of all operands of {op}."),
+           inside=Nest(partial(gradient_rounding_inside, op)), outline=partial(gradient_outline, op),
+           does=f"The cotangents of all operands of {op}."),
     ]  # fmt: skip
 
 

@@ -17,7 +17,18 @@ from gradcheck_cli.errors import ModelError, counted
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.memory import require_shape
 from gradcheck_cli.op import Op, box_rules, composite, deciding, from_end, narrowing, zero
-from gradcheck_cli.op.batching import Kernel, aligned, elementwise, joined, on, shape_only, shaped, spread_out, viewed
+from gradcheck_cli.op.batching import (
+    Kernel,
+    aligned,
+    elementwise,
+    joined,
+    like_first,
+    on,
+    shape_only,
+    shaped,
+    spread_out,
+    viewed,
+)
 from gradcheck_cli.op.sparsity import first, moved
 from gradcheck_cli.ops.quantize import to_float8
 
@@ -275,6 +286,7 @@ SHAPE: list[Op] = [
     Op("CastLike", lambda x, target, *, saturate=1, round_mode="up":
        cast(x, to=target.dtype, saturate=saturate, round_mode=round_mode), lambda ct, y, x, target, **_: (ct, None),
        on(0), linear=((0,),), sparsity=first, cuts=deciding(1), like=1, moves="all", same_axes=True, straight="rounds",
+       outline=like_first,
        does="x in the dtype of another tensor."),
     Op("Shape", lambda x, *, start=0, end=None: np.asarray(x.shape[slice(start, end)], np.int64), zero, shape_only,
        integral=(0,), sized_by=None, does="The dimensions of x from `start` to `end`."),

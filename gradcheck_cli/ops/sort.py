@@ -15,7 +15,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, counting, from_end, rounding, zero
-from gradcheck_cli.op.batching import on
+from gradcheck_cli.op.batching import like_first, of_line, on
 from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import scalar
@@ -145,8 +145,9 @@ def bind_non_max_suppression(metadata: dict[str, Any], boxes: Array, scores: Arr
 
 SORT: list[Op] = [
     Op("TopK", top_k, top_k_vjp, on(0), static={"k": 1}, bind=bind_top_k, branch=top_k_indices, many=True, ordered=True,
-       sparsity=along("axis"), cuts=counting(1), integers={1: (1, 1)}, integral=(1,), moves="selected", cost=8.0),
-    Op("Hardmax", hardmax, zero, on(0), branch=first_largest, ordered=True, cuts=rounding),
+       sparsity=along("axis"), cuts=counting(1), integers={1: (1, 1)}, integral=(1,), moves="selected",
+       outline=of_line(), cost=8.0),
+    Op("Hardmax", hardmax, zero, on(0), branch=first_largest, ordered=True, cuts=rounding, outline=like_first),
     Op("Unique", unique, unique_vjp, branch=lambda x, **metadata: unique(x, **metadata)[2], many=True,
        cuts=counting(1, 2, 3), sized_by=(0,)),
     Op("NonMaxSuppression", non_max_suppression, zero,

@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Interval, Op, Vjp, composite, from_end, zero
-from gradcheck_cli.op.batching import Kernel, elementwise, on, trailing
+from gradcheck_cli.op.batching import Kernel, elementwise, of_line, on, spread_out, trailing
 from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.shape import checked, scalar
 
@@ -68,7 +68,8 @@ def transform_vjp(op: str) -> Vjp:
 
 
 def _own(name: str, forward: Kernel, vjp: Vjp, batching: Any = elementwise, **more: Any) -> Op:
-    return Op(name, forward, vjp, batching, domain=DOMAIN, **more)
+    outline = spread_out if batching is elementwise else of_line()
+    return Op(name, forward, vjp, batching, domain=DOMAIN, outline=outline, **more)
 
 
 def dft(x: Array, *, dft_length: int = 0, axis: int = -2, inverse: int = 0, onesided: int = 0) -> Array:
@@ -210,7 +211,7 @@ def _window(name: str, *weights: float) -> Op:
 
 SPECTRAL: list[Op] = [
     Op("DFT", dft, dft_vjp, on(0), static={"dft_length": 1, "axis": 2}, bind=bind_dft, linear="each", normwise=True,
-       sparsity=along("axis", -1), integers={1: (5, 8), 2: (-2, -2)}, elsewhere="rough"),
+       sparsity=along("axis", -1), integers={1: (5, 8), 2: (-2, -2)}, elsewhere="rough", outline=of_line(-1)),
     composite("STFT", stft, static={"frame_step": 1, "frame_length": 3}, integers={1: (1, 3), 3: (4, 4)},
               elsewhere="rough"),
     _window("HannWindow", 0.5, 0.5),

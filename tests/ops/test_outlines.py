@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.backward import gradients, inexact
 from gradcheck_cli.autodiff.outlined import OutlinedTape
-from gradcheck_cli.autodiff.tape import Tape, quietly
-from gradcheck_cli.op.batching import blank
+from gradcheck_cli.autodiff.tape import Tape, Var, quietly
+from gradcheck_cli.errors import GradcheckError, ModelError
+from gradcheck_cli.op.batching import blank, shape_only
+from gradcheck_cli.ops import OPS
 from tests.ops.case import Case
 from tests.ops.cases import CASES
 
@@ -41,6 +46,13 @@ def shown(tape: Tape) -> list[Any]:
     ]
 
 
+def differentiate(tape: Tape, case: Case) -> None:
+    """Adds the gradient of all outputs that are numbers by all such inputs."""
+    ys = [y for n in case.outputs if isinstance(y := tape.named.get(n), Var) and inexact(y)]
+    xs = [x.name for n in case.floats() if isinstance(x := tape.named.get(n), Var)]
+    gradients(tape, {y.name: sym.ones_like(y) for y in ys}, xs)
+
+
 @pytest.mark.one_in(8, of="op")
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_numbers_that_are_left_for_later_are_those_that_are_computed_at_once(
@@ -48,6 +60,40 @@ def test_numbers_that_are_left_for_later_are_those_that_are_computed_at_once(
 ) -> None:
     monkeypatch.setattr("gradcheck_cli.autodiff.outlined._SMALL", -1)
     at_once, later = case.tape(), case.tape(on=OutlinedTape)
+    for tape in (at_once, later):
+        with suppress(GradcheckError):  # without a rule, or none for numbers like these
+            differentiate(tape, case)
     assert shown(later) == shown(at_once)
     for name in at_once.values:
         np.testing.assert_array_equal(later.values[name], at_once.values[name])
+
+
+# Operators whose numbers have to be computed before it is known what shape they have, or if there are any.
+WITHOUT = {
+    "the shape follows from values": "Compress NonZero Range Unique NonMaxSuppression ConstantOfShape StringSplit "
+    "Tokenizer TfIdfVectorizer ImageDecoder NGramHashMapping VarlenNGramHashMapping GatherPacked BifurcationDetector "
+    "OneHotEncoder",
+    "values may be refused": "Inverse Cofactors MaxUnpool MelWeightMatrix DynamicTimeWarping",
+    "drawn, or made of attributes": "RandomNormal RandomUniform Bernoulli Multinomial HannWindow HammingWindow "
+    "BlackmanWindow",
+    "for text and classes, which have no derivative": "StringConcat StringNormalizer RegexFullMatch LabelEncoder "
+    "CategoryMapper MurmurHash3 TreeEnsemble TreeEnsembleRegressor TreeEnsembleClassifier",
+}
+
+
+def test_all_operators_but_these_have_an_outline() -> None:
+    plain = [op for op in OPS.values() if not op.composed and op.batching is not shape_only]
+    assert {op.name for op in plain if op.outlined is None} == {
+        name for names in WITHOUT.values() for name in names.split()
+    }
+
+
+@pytest.mark.parametrize("op", ["Gather", "GatherElements", "GatherND", "ScatterElements"])
+@pytest.mark.parametrize("place", [4, -5])
+def test_places_beyond_an_axis_are_refused_without_numbers(op: str, place: int) -> None:
+    x, at = np.ones((4, 2)), np.full((3, 1), place)
+    more = (np.ones((3, 1)),) if op == "ScatterElements" else ()
+    for tape in (Tape(OPS), OutlinedTape(OPS)):
+        given = [tape.constant(each) for each in (x, at, *more)]
+        with pytest.raises(ModelError, match=f"{op}.* out of bounds for"):
+            tape.apply(op, *given)
