@@ -1,17 +1,18 @@
 """A tape that computes numbers when somebody reads them, where shapes and dtypes follow from those of operands.
 
 To learn how a graph of derivatives depends on sizes, a model is run at dozens of them, and almost no number is read:
-only those that shapes, branches and loops follow from.  All others stay blank (`op/batching.py`).
+only those that shapes, branches and loops follow from.  All others stay blank (`op/batching.py`).  Where the numbers of
+some tensors are all that is wanted of a run (`numbers`), those in between are freed as it goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gradcheck_cli.autodiff.tape import Held, Large, Step, Tape, Var, Where, Widen, run
 from gradcheck_cli.autodiff.weights import Recipe
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, computing
 from gradcheck_cli.op import Op
 from gradcheck_cli.op.batching import Blank, blank, shape_only
 
@@ -87,6 +88,44 @@ class OutlinedTape(Tape):
             self.fixed.update(names)
         values.recipes.update(self._later(step, results))
         return tuple([Large(self, n) if n else Held(self, n, y) for n, y in zip(names, results, strict=False)])
+
+    def numbers(self, names: Iterable[str]) -> dict[str, Array]:
+        """The numbers of some tensors; what they follow from is freed as soon as the last step has read it.
+
+        ValueError if an outline was not that of the numbers.
+        """
+        wanted = list(names)
+        steps = [self.steps[i] for i in computing([step.node for step in self.steps], wanted)[0]]
+        last = {name: i for i, step in enumerate(steps) for name in (*step.outputs, *step.operands)}
+        last.update(dict.fromkeys(wanted, len(steps)))
+        made: dict[str, Array] = {}
+        for i, step in enumerate(steps):
+            waiting = [n for n in step.outputs if n and self._waits(n)]
+            if waiting:
+                given = [
+                    made[n] if n in made else self.values.operand(step.op, n) if n else None for n in step.operands
+                ]
+                results = _evaluator(step, self.widen)(given)
+                made.update((n, y) for n, y in zip(step.outputs, results, strict=False) if n)
+                self._require_outlines(step, made, waiting)
+            for name in {*step.outputs, *step.operands}:
+                if last.get(name) == i:
+                    made.pop(name, None)
+        return {name: made[name] if name in made else self.values[name] for name in wanted}
+
+    def _waits(self, name: str) -> bool:
+        """True for a tensor that nobody has computed yet."""
+        recipe = self.values.recipes.get(name)
+        return isinstance(recipe, Later) and recipe.step.results is None
+
+    def _require_outlines(self, step: Step, made: Mapping[str, Array], names: Iterable[str]) -> None:
+        for name in names:
+            y, like = made[name], self.values.like(name)
+            if (y.shape, y.dtype) != (like.shape, like.dtype):
+                where = step.place.of(step.op.name, step.label)
+                raise ValueError(
+                    f"{where}: {list(y.shape)} {y.dtype} where {list(like.shape)} {like.dtype} was foretold"
+                )
 
     def extended(self, step: Step, results: Sequence[Array]) -> None:
         more = self._later(step, results)

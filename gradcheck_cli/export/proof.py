@@ -6,18 +6,19 @@ ones have to be equal; and where shapes follow from values, what all runs had in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import result, trace
-from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
+from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError, shown
 from gradcheck_cli.export.gradient_graph import Written
 from gradcheck_cli.export.inner import draws
 from gradcheck_cli.export.traced import at, of_one, other_integers, to_fix
@@ -32,6 +33,8 @@ _BY_RUNTIME, _NOTHING = 0.05, 1e-6  # of the largest entry, which is rounding al
 UNKNOWN = "onnxruntime runs neither the model nor this file"
 _HALF = 0.03  # the same where numbers are rounded to 16 bits on the way
 _SEEDS = 8  # of values at which a model may not run
+Run: TypeAlias = Mapping[str, Any]  # values of inputs and outputs, in a run of the model in float64
+_BLOCK = 1 << 17  # entries that are compared at a time
 _ROUNDING = 1e-4  # of the largest entry: wrong formulas differ by far more, sums in another order by far less
 # Other values of inputs: all of one sign, which masks take or leave as a whole, many that are equal, and far larger ones.
 _OTHERWISE: tuple[tuple[Callable[[Array], Array], Callable[[Array], Array]], ...] = (
@@ -68,10 +71,10 @@ def require_right(model: Model, made: Written, feeds: Mapping[str, Any]) -> None
     for sizes in (first, *more):
         settings = at(Settings(extra_feed_dict=feeds), sizes, made.trials.counted)
         here = run_of(model, made, settings)
-        values = {} if here is None else {n: here.named[n].value for n in names if n in here.named}
+        values = {} if here is None else _arrays(here, names)
         for given in _others(values) if sizes is first else _other_integers(values):
-            tape = run_of(model, made, replace(settings, extra_feed_dict={**settings.extra_feed_dict, **given}))
-            if tape is not None and not _agree(model, made, tape):
+            run = run_of(model, made, replace(settings, extra_feed_dict={**settings.extra_feed_dict, **given}))
+            if run is not None and not _agree(model, made, run):
                 raise to_fix("shapes follow from values, in a way that a file does not hold for every value", names)
 
 
@@ -95,7 +98,7 @@ def _changed(x: Array, number: Callable[[Array], Array], flag: Callable[[Array],
     return np.asarray(number(x) if is_inexact(x.dtype) else flag(x) if x.dtype == np.bool_ else x, x.dtype)
 
 
-def proven(model: Model, made: Written, feeds: Mapping[str, Any], here: Tape | None) -> Iterator[str]:
+def proven(model: Model, made: Written, feeds: Mapping[str, Any], here: Run | None) -> Iterator[str]:
     """Notes on small sizes at which the file computes something else than the model, and on operators that runtimes read
     otherwise than the standard; `here` is a `reference` run.
 
@@ -115,29 +118,29 @@ def proven(model: Model, made: Written, feeds: Mapping[str, Any], here: Tape | N
     loose = made.trials.loose
     broadcast = [{**fixed, **dict.fromkeys({*loose, *loose.values()}, 4), **each} for each in of_one(loose)]
     for dims in ({**fixed, **ones}, *broadcast) if made.open_dims else ():
-        tape = run_of(model, made, Settings(dims=dims, extra_feed_dict=feeds))
-        if tape is not None and not _agree(model, made, tape):
-            yield _not_right(model, made, tape)
+        run = run_of(model, made, Settings(dims=dims, extra_feed_dict=feeds))
+        if run is not None and not _agree(model, made, run):
+            yield _not_right(model, made, run)
             return
 
 
 def _right_at(model: Model, made: Written, feeds: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
     """True if the file is right at some sizes, at other values than those by which it was made."""
     settings = replace(at(Settings(extra_feed_dict=feeds), sizes, made.trials.counted), seed=1)
-    tape = run_of(model, made, settings)
-    return tape is not None and _agree(model, made, tape)
+    run = run_of(model, made, settings)
+    return run is not None and _agree(model, made, run)
 
 
-def _not_right(model: Model, made: Written, tape: Tape) -> str:
+def _not_right(model: Model, made: Written, run: Run) -> str:
     """The note on sizes at which a file is wrong."""
-    there = sizes_in(model.graph, {n: tape.named[n].shape for n in model.graph.inputs if n in tape.named})
+    there = sizes_in(model.graph, {n: x.shape for n, x in _arrays(run, model.graph.inputs).items()})
     sizes = ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
     return f"not right at {sizes}, where shapes follow otherwise than at larger sizes"
 
 
-def _wrong(made: Written, tape: Tape) -> UnsupportedError:
+def _wrong(made: Written, run: Run) -> UnsupportedError:
     """The error for a file that is wrong at values by which it was not made."""
-    whole = [n for n in made.graph.free_inputs if n in tape.named and tape.named[n].value.dtype.kind in "iub"]
+    whole = [n for n, x in _arrays(run, made.graph.free_inputs).items() if x.dtype.kind in "iub"]
     if whole:
         return to_fix("derivatives follow from values, in a way that a file does not hold for every value", whole)
     return UnsupportedError("the file would compute something else than the model; please report it.")
@@ -152,7 +155,7 @@ def _differing(graph: Graph) -> Iterator[str]:
                "does not bound the cell before the last one")  # fmt: skip
 
 
-def reference(model: Model, made: Written, feeds: Mapping[str, Any]) -> Tape | None:
+def reference(model: Model, made: Written, feeds: Mapping[str, Any]) -> Run | None:
     """A run of the model at values by which the file was not made; None where it runs at none of those tried."""
     usual = Settings(dims={**model.dims, **made.trials.fixed}, extra_feed_dict=feeds)
     tried = at(Settings(extra_feed_dict=feeds), made.trials.runs[0], made.trials.counted)
@@ -160,22 +163,48 @@ def reference(model: Model, made: Written, feeds: Mapping[str, Any]) -> Tape | N
     return next(filter(None, (run_of(model, made, settings) for settings in drawn)), None)
 
 
-def run_of(model: Model, made: Written, settings: Settings) -> Tape | None:
-    """A run of the model in float64, with its derivatives; None at sizes or values at which it does not run.
+def run_of(model: Model, made: Written, settings: Settings) -> Run | None:
+    """A run of the model, with its derivatives; None at sizes or values at which it does not run.
 
     The derivatives alone are computed where that is all that runs, as where other outputs read strings.
     """
     added = [n for n in made.graph.outputs if n not in model.graph.tensors]
+    ends = dict.fromkeys((*model.graph.inputs, *made.graph.inputs, *made.graph.outputs))
     for targets in (made.graph.outputs, added):
-        with suppress(GradcheckError):
-            return model.tape(targets, settings, drawing_in_turn(model.ops))
+        with where_it_runs():
+            return values_of(model.tape(targets, settings, drawing_in_turn(model.ops), on=OutlinedTape), ends)
     return None
 
 
-def sample(made: Written, tape: Tape | None) -> dict[str, Array]:
+def values_of(tape: Tape, names: Iterable[str]) -> Run:
+    """The values of those tensors, sequences, optionals and maps among some that a run on an OutlinedTape has reached."""
+    names = list(names)
+    own = {n: tape.named[n].name for n in names if n in tape.named and n not in tape.containers}
+    assert isinstance(tape, OutlinedTape)
+    numbers = tape.numbers(own.values())
+    records = {n: result(tape, n) for n in names if n in tape.containers}
+    return {**{n: numbers[name] for n, name in own.items()}, **records}
+
+
+@contextmanager
+def where_it_runs() -> Iterator[None]:
+    """In the block, a model may fail to run, but not for lack of memory or time."""
+    try:
+        yield
+    except LimitError:
+        raise
+    except GradcheckError:
+        return
+
+
+def _arrays(run: Run, names: Iterable[str]) -> dict[str, Array]:
+    """The tensors among some values."""
+    return {n: run[n] for n in names if isinstance(run.get(n), np.ndarray)}
+
+
+def sample(made: Written, run: Run | None) -> dict[str, Array]:
     """Values of inputs and outputs of the file in a run of the model."""
-    known = {} if tape is None else tape.named
-    return {n: known[n].value for n in (*made.graph.inputs, *made.graph.outputs) if n in known}
+    return {} if run is None else _arrays(run, (*made.graph.inputs, *made.graph.outputs))
 
 
 def require_runs(data: bytes, graph: Graph, own: Graph, values: Mapping[str, Array], ops: Ops, runtime: Runtime) -> str:
@@ -233,9 +262,23 @@ def _distance(wanted: Array, found: Array) -> float:
     """The largest difference, in units of the largest entry, wherever both are finite."""
     if wanted.shape != found.shape or not is_inexact(wanted.dtype):
         return float(wanted.shape != found.shape)
-    finite = np.isfinite(wanted) & np.isfinite(found)
-    largest = np.max(np.abs(wanted[finite]), initial=0)
-    return float(np.max(np.abs(wanted - found)[finite], initial=0) / largest) if largest > _NOTHING else 0.0
+    gap, largest = _gap(wanted, found, lambda w, f: np.isfinite(w) & np.isfinite(f))
+    return gap / largest if largest > _NOTHING else 0.0
+
+
+def _gap(wanted: Array, found: Array, where: Callable[[Array, Array], Array]) -> tuple[float, float]:
+    """The largest difference, and the largest of the wanted entries, of those that `where` keeps.
+
+    Of large arrays some entries at a time, as whole ones in between would take as much memory and more time.
+    """
+    gap = largest = 0.0
+    for start in range(0, wanted.size, _BLOCK):
+        w, f = (x.reshape(-1)[start : start + _BLOCK] for x in (wanted, found))
+        if not (kept := where(w, f)).all():
+            w, f = w[kept], f[kept]
+        gap = float(np.maximum(gap, np.max(np.abs(w - f), initial=0)))  # NaN stays
+        largest = max(largest, float(np.max(np.abs(w), initial=0)))
+    return gap, largest
 
 
 def require_rows(model: Model, made: Written, rows: Graph, feeds: Mapping[str, Any]) -> None:
@@ -248,31 +291,29 @@ def require_rows(model: Model, made: Written, rows: Graph, feeds: Mapping[str, A
         raise UnsupportedError(
             f"--per-sample: the model does not run at {shown(str(batch))}=1, as for each row by itself."
         )
-    known = {n: first.named[n].value for n in made.graph.inputs if n in first.named}
+    known = _arrays(first, made.graph.inputs)
     shared = {n: v for n, v in known.items() if n not in each.inputs}
     second = run_of(model, made, replace(alone, seed=2, extra_feed_dict={**feeds, **shared}))
-    tapes = [first] if second is None else [first, second]
-    given = {**known, **{n: np.concatenate([t.named[n].value for t in tapes]) for n in each.inputs}}
+    runs = [first] if second is None else [first, second]
+    given = {**known, **{n: np.concatenate([run[n] for run in runs]) for n in each.inputs}}
     if draws(made.graph, model.ops):
         return
-    found = trace(rows, given, ops=model.ops, targets=rows.outputs).named
+    found = values_of(trace(rows, given, ops=model.ops, targets=rows.outputs, on=OutlinedTape), rows.outputs)
     for name in rows.outputs:
-        wanted = np.stack([t.named[name].value for t in tapes])
-        if not _near(wanted.reshape(found[name].shape), found[name].value, _HALF if _narrows(rows) else _ROUNDING):
+        wanted = np.stack([run[name] for run in runs])
+        if not _near(wanted.reshape(found[name].shape), found[name], _HALF if _narrows(rows) else _ROUNDING):
             raise UnsupportedError(f"--per-sample: {shown(name)} of a row would not be that of the row by itself.")
 
 
-def _agree(model: Model, made: Written, tape: Tape) -> bool:
-    """True if the graph of the file gives the values on the tape, from the same inputs."""
-    given = {n: result(tape, n) for n in made.graph.inputs if n in tape.named or n in tape.containers}
-    outputs = [n for n in made.graph.outputs if n in tape.named]
-    try:
-        found = trace(made.graph, given, ops=drawing_in_turn(model.ops), targets=outputs)
-    except GradcheckError:
-        return False
-    both = [(tape.named[n].value, found.named[n].value) for n in outputs if n in found.named]
-    near = _HALF if _narrows(made.graph) else _ROUNDING
-    return all(w.shape == f.shape and (w.dtype.kind != "f" or _near(w, f, near)) for w, f in both)
+def _agree(model: Model, made: Written, run: Run) -> bool:
+    """True if the graph of the file gives the values of a run of the model, from the same inputs."""
+    given, wanted = {n: run[n] for n in made.graph.inputs if n in run}, _arrays(run, made.graph.outputs)
+    with where_it_runs():
+        tape = trace(made.graph, given, ops=drawing_in_turn(model.ops), targets=wanted, on=OutlinedTape)
+        both = [(wanted[n], f) for n, f in _arrays(values_of(tape, wanted), wanted).items()]
+        near = _HALF if _narrows(made.graph) else _ROUNDING
+        return all(w.shape == f.shape and (w.dtype.kind != "f" or _near(w, f, near)) for w, f in both)
+    return False
 
 
 def _narrows(graph: Graph) -> bool:
@@ -299,6 +340,5 @@ def drawing_in_turn(ops: Ops) -> Ops:
 
 def _near(wanted: Array, found: Array, near: float) -> bool:
     """True for arrays that are equal up to rounding, wherever the wanted values are finite."""
-    finite = np.isfinite(wanted)
-    allowed = near * np.max(np.abs(wanted[finite]), initial=0)
-    return np.allclose(found[finite], wanted[finite], rtol=0, atol=allowed)
+    gap, largest = _gap(wanted, found, lambda w, f: np.isfinite(w))
+    return gap <= near * largest

@@ -75,8 +75,9 @@ class Node:
     def reads(self) -> tuple[str, ...]:
         """Names of the tensors it needs: its inputs and those that its subgraphs capture."""
         read = dict.fromkeys(self.inputs)
-        for graph in self.subgraphs:
-            read.update(dict.fromkeys(graph.captures))
+        for value in self.attrs.values():
+            if isinstance(value, Graph):
+                read.update(dict.fromkeys(value.captures))
         read.pop("", None)
         return tuple(read)
 
@@ -180,7 +181,7 @@ def computing(nodes: Sequence[Node], names: Iterable[str], given: Collection[str
     needed, found = set(names), []
     for index in reversed(range(len(nodes))):
         if not needed.isdisjoint(nodes[index].outputs):
-            needed.update(name for name in nodes[index].reads if name not in given)
+            needed.update([name for name in nodes[index].reads if name not in given] if given else nodes[index].reads)
             found.append(index)
     return found[::-1], needed
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.checks.forward.runtime import GraphRuns, installed
-from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.export.derivatives import with_unique_names
-from gradcheck_cli.export.proof import require_runs
+from gradcheck_cli.export.proof import Run, require_runs, values_of, where_it_runs
 from gradcheck_cli.formats.onnx.opset import LOWEST
 from gradcheck_cli.formats.onnx.write import EXTERNAL_ABOVE, ExternalConstants, serialized, to_proto
 from gradcheck_cli.formats.whole_file import replacing
@@ -100,11 +100,12 @@ def _proven(step: TrainingStep, name: str, graph: Graph, least: int) -> str:
     if sum(value.nbytes for value in graph.constants.values()) > EXTERNAL_ABOVE:
         return ""
     first = {n: value for n, value in {**step.init, RATE: np.array(step.lr)}.items() if n in model.graph.inputs}
-    try:
-        tape = model.tape(model.graph.outputs, Settings(extra_feed_dict=first, seed=1))
-    except GradcheckError:  # values at which the model does not run
+    values: Run = {}
+    with where_it_runs():
+        tape = model.tape(model.graph.outputs, Settings(extra_feed_dict=first, seed=1), on=OutlinedTape)
+        values = values_of(tape, (*model.graph.inputs, *model.graph.outputs))
+    if not values:
         return ""
-    values = {n: tape.named[n].value for n in (*model.graph.inputs, *model.graph.outputs) if n in tape.named}
     data = serialized(to_proto(graph, least=least))
     return require_runs(data, model.graph, step.evaluate.graph, values, model.ops, GraphRuns())
 

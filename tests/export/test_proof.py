@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli.checks.forward.runtime import GraphRuns
-from gradcheck_cli.errors import UnsupportedError
+from gradcheck_cli.errors import LimitError, UnsupportedError
 from gradcheck_cli.export.derivatives import export
 from gradcheck_cli.export.gradient_graph import graph_of
 from gradcheck_cli.export.proof import proven, reference, require_runs, sample
@@ -126,6 +127,43 @@ def test_a_file_is_held_against_the_model_wherever_that_runs(name: str, tmp_path
     assert wrong != made
     with pytest.raises(UnsupportedError):
         [*proven(model, wrong, {}, reference(model, wrong, {}))]
+
+
+@pytest.mark.parametrize("where", ["gradcheck_cli.export.proof.trace", "gradcheck_cli.model.Model.tape"])
+def test_a_proof_without_memory_is_no_file_that_is_wrong(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(onnx.parser.parse_model(HEAD + OPEN), tmp_path / "m.onnx")
+    model = gc.load(tmp_path / "m.onnx")
+    [dx] = gc.gradients(model["y"], model["x"])
+    made = graph_of(model, ["y", dx.name], {})
+
+    def without_memory(*_: object, **__: object) -> None:
+        raise LimitError("no room for an array", code="GC602")
+
+    here = reference(model, made, {})
+    monkeypatch.setattr(where, without_memory)
+    with pytest.raises(LimitError, match="no room"):
+        [*proven(model, made, {}, here)]
+
+
+def test_large_weights_are_held_against_the_model_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that are widened when they are read, and blocks of entries that are compared one after the other."""
+    monkeypatch.setattr("gradcheck_cli.autodiff.weights.KEPT", 0)
+    w = np.random.default_rng(0).normal(size=(512, 600)).astype(np.float32)
+    graph = onnx.parser.parse_graph("m (float[N,600] x) => (float[N,512] y) { y = Gemm<transB=1>(x, w) }")
+    graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    opset = onnx.helper.make_opsetid("", 18)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "m.onnx")
+    model = gc.load(tmp_path / "m.onnx")
+    dx, dw = gc.gradients(model["y"], [model["x"], model["w"]])
+    made = graph_of(model, ["y", dx.name, dw.name], {})
+    here = reference(model, made, {})
+    assert here is not None
+    assert [*proven(model, made, {}, here)] == []
+    off = {**here, dw.name: here[dw.name] + np.eye(512, 600)[::-1] * np.abs(here[dw.name]).max() / 100}
+    with pytest.raises(UnsupportedError, match="something else than the model"):
+        [*proven(model, replace(made, trials=replace(made.trials, runs=({},))), {}, off)]
 
 
 def test_a_file_that_nothing_can_be_held_against_is_refused(tmp_path: Path) -> None:

@@ -90,7 +90,10 @@ def test_the_message_says_who_asked_how_much_there_is_and_what_to_do(tmp_path: P
     with pytest.raises(LimitError) as caught:
         gc.check(gc.load(path))
     assert (caught.value.exit_code, caught.value.code) == (6, "GC602")
-    who, left = r"node \d Expand 'y': a tensor of shape \[1000000000,2,3\]", r"(2(\.0\d)?|1\.9\d) GiB of memory are left"
+    who, left = (
+        r"node \d Expand 'y': a tensor of shape \[1000000000,2,3\]",
+        r"(2(\.0\d)?|1\.9\d) GiB of memory are left",
+    )
     more = r"(the check needs --memory-limit \d+GiB or more|this machine has no room for it)"
     assert re.match(f"{who} takes 44.7 GiB, and {left}; {more}; smaller", str(caught.value))
 

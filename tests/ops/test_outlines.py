@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,9 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import gradients, inexact
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.tape import Tape, Var, quietly
+from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import GradcheckError, ModelError
+from gradcheck_cli.graph import Graph, Node
 from gradcheck_cli.op.batching import blank, shape_only
 from gradcheck_cli.ops import OPS
 from tests.ops.case import Case
@@ -59,12 +63,14 @@ def test_numbers_that_are_left_for_later_are_those_that_are_computed_at_once(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gradcheck_cli.autodiff.outlined._SMALL", -1)
-    at_once, later = case.tape(), case.tape(on=OutlinedTape)
-    for tape in (at_once, later):
+    at_once, later, passing = case.tape(), case.tape(on=OutlinedTape), case.tape(on=OutlinedTape)
+    for tape in (at_once, later, passing):
         with suppress(GradcheckError):  # without a rule, or none for numbers like these
             differentiate(tape, case)
     assert shown(later) == shown(at_once)
+    numbers = passing.numbers(at_once.values)
     for name in at_once.values:
+        np.testing.assert_array_equal(numbers[name], at_once.values[name])
         np.testing.assert_array_equal(later.values[name], at_once.values[name])
 
 
@@ -97,3 +103,33 @@ def test_places_beyond_an_axis_are_refused_without_numbers(op: str, place: int) 
         given = [tape.constant(each) for each in (x, at, *more)]
         with pytest.raises(ModelError, match=f"{op}.* out of bounds for"):
             tape.apply(op, *given)
+
+
+def chain(length: int, size: int) -> OutlinedTape:
+    """A tape of many steps, none of them computed."""
+    nodes = [Node("Tanh", (f"y{i}",), (f"y{i + 1}",)) for i in range(length)]
+    graph = Graph(("y0",), (f"y{length}",), tuple(nodes))
+    tape = trace(graph, {"y0": np.full(size, 0.5)}, ops=OPS, on=OutlinedTape)
+    assert isinstance(tape, OutlinedTape)
+    return tape
+
+
+def test_numbers_in_between_are_freed() -> None:
+    tape, size = chain(40, 1 << 17), 1 << 20  # bytes of each
+    tracemalloc.start()
+    try:
+        [y] = tape.numbers([tape.named["y40"].name]).values()
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size <= taken < 4 * size
+    np.testing.assert_array_equal(y, tape.named["y40"].value)
+
+
+def test_an_outline_that_was_not_that_of_the_numbers_is_an_error() -> None:
+    wrong = replace(OPS["", "Tanh"], outline=lambda kernel, xs, how: blank(xs[0].shape[:-1], xs[0].dtype))
+    graph = Graph(("x",), ("y",), (Node("Tanh", ("x",), ("y",)),))
+    tape = trace(graph, {"x": np.ones((100, 100))}, ops={**OPS, ("", "Tanh"): wrong}, on=OutlinedTape)
+    assert isinstance(tape, OutlinedTape)
+    with pytest.raises(ValueError, match=r"node 0 Tanh 'y': \[100, 100\] float64 where \[100\] float64 was foretold"):
+        tape.numbers(["y"])
