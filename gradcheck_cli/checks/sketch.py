@@ -230,7 +230,7 @@ def _steps(program: Program, direction: Directions) -> Array:
     count = int(decades * np.clip(affordable, _LEAST_PER_DECADE, _PER_DECADE)) + 1
     scale = np.fmax(direction.representable(1.0), rms(direction.here))
     steps = scale * np.logspace(COARSEST, FINEST, count)
-    if direction.given is None:
+    if direction.single:
         steps = representable(direction.here[direction.rows], steps)
     return np.asarray(steps[steps > 0])
 

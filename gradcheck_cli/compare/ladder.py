@@ -171,7 +171,7 @@ class Numeric:
     def mixed(self) -> bool:
         """True if sums are compared, over entries of the Jacobian, not single ones."""
         summed = self.weights is not None and bool((np.count_nonzero(self.weights, axis=1) > 1).any())
-        return summed or self.directions.given is not None
+        return summed or not self.directions.single
 
     @property
     def noise(self) -> Array:
@@ -231,7 +231,7 @@ class Numeric:
     def _along(self, rows: Array) -> Array:
         """The scale of x along some directions."""
         size = scales(self.directions.here)
-        if self.directions.given is None:
+        if self.directions.single:
             return size[self.directions.rows[rows]]
         return np.full(len(rows), rms(size) if size.size else 1.0)
 

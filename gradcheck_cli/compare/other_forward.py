@@ -121,7 +121,7 @@ class ForwardComparison:
 
     def _compared(self, rows: Array) -> _Judged:
         """Some rows by two wide steps, and by more of them where these leave an entry open or find it wrong."""
-        many = len(rows) > _FEW and self.numeric.directions.given is None
+        many = len(rows) > _FEW and self.numeric.directions.single
         slopes = Rows(self._together(rows) if many else self._alone(rows), {})
         made = self._judged(rows, slopes.estimate)
         open_ = np.flatnonzero((made.status != self.old.comparison.status[rows]).any(axis=1))[: self._most]
@@ -173,7 +173,7 @@ class ForwardComparison:
     def _finer(self, rows: Array) -> Array:
         """Steps from the size of x down to a part of each entry's own, `(K, rows)`."""
         directions, size = self.numeric.directions, scales(self.numeric.directions.here)
-        own = size[directions.rows[rows]] if directions.given is None else np.full(len(rows), self.size)
+        own = size[directions.rows[rows]] if directions.single else np.full(len(rows), self.size)
         finest = np.minimum(_FINEST * own / self.size, 0.5 ** (_FINER - 1))
         return np.asarray(self.size * np.stack([finest ** (k / (_FINER - 1)) for k in range(_FINER)]))
 

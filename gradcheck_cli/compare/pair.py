@@ -170,7 +170,8 @@ def out_of_range(comparison: Comparison, directions: Directions) -> Comparison:
     extreme = (size > 0) & ((size < 1 / HUGE) | (size > HUGE))
     if not extreme.any():
         return comparison
-    rows = extreme[directions.rows] if directions.given is None else (directions.given[:, extreme] != 0).any(axis=1)
+    given = directions.given
+    rows = extreme[directions.rows] if given is None else (given[:, extreme] != 0).any(axis=1)
     failed = (comparison.status == Status.FAIL) & rows[:, None]
     return structs.replace(comparison, status=np.where(failed, Status.UNDERFLOW, comparison.status).astype(np.int8))
 

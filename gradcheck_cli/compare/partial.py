@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from gradcheck_cli.jacobian.directions import (
     PROJECTIONS,
     SHARE,
     Directions,
+    Redrawn,
     directions_within,
     flat,
     gaussian,
@@ -36,6 +37,7 @@ _BASIS = 8  # entries of which so many directions are a basis instead, which mis
 _CANDIDATES, _AT_TIES = 64, 8  # entries that are probed for a tie, and of those at one that are looked at
 _ASIDE = 2.0**-20  # of the scale of x: far enough to see what answers
 _FAR, _SMALL = 2.0**12, 0.1  # the largest entry is this much larger than a tenth of all: not of one scale
+_REDRAWN = 16 << 20  # bytes of directions that are not kept
 _MANY = 1 << 20  # entries whose sizes are not sorted
 
 
@@ -99,14 +101,21 @@ def projections(backward: Backward, seed: int, budget: Budget, count: int = PROJ
     untied: set[int] = set()  # looking for ties takes runs of the model
 
     @lru_cache(maxsize=1)  # drawn anew where there are several xs: together they may be large
-    def directions(position: int) -> Directions:
+    def drawn(position: int) -> Array:
         x = values[backward.xs[position]]
-        rng = np.random.default_rng([seed, 2, position])
+        v = random_directions(np.random.default_rng([seed, 2, position]), reals(x), count, budget.memory)
+        return v * _own_scales(x) if far_apart(x) else v
+
+    @lru_cache(maxsize=1)
+    def directions(position: int) -> Directions:
         kept = None if position in untied else _keeping_ties(backward, position, seed, budget, count)
         if kept is not None:
             return kept
         untied.add(position)
-        return weighed(x, random_directions(rng, reals(x), count, budget.memory))
+        x, v = values[backward.xs[position]], drawn(position)
+        found = Redrawn(x, len(v), partial(drawn, position)) if v.nbytes > _REDRAWN else Directions(x, v)
+        found.weighed = far_apart(x)
+        return found
 
     return ProjectedPart(backward, weights, directions, budget)
 
@@ -166,15 +175,11 @@ def random_directions(rng: np.random.Generator, size: int, count: int, memory: i
     return gaussian(rng, directions_within(8 * size, count, memory), size)
 
 
-def weighed(x: Array, v: Array) -> Directions:
-    """Directions of x; where sizes of its entries are far apart each moves by its own, so that none hides the others."""
-    if not far_apart(x):
-        return Directions(x, v)
+def _own_scales(x: Array) -> Array:
+    """By how much each entry moves where sizes are far apart, so that none hides the others."""
     size = np.abs(flat(x))
     size = np.where(size > 0, size, size[size > 0].min())
-    found = Directions(x, v * (size / rms(size)))
-    found.weighed = True
-    return found
+    return np.asarray(size / rms(size))
 
 
 def far_apart(x: Array) -> bool:

@@ -7,7 +7,7 @@ entries are followed through the model to tell how much of it one reaches.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -30,23 +30,29 @@ class Directions:
 
     def __init__(self, here: Array, chosen: Sequence[int] | Array) -> None:
         self.here = flat(here)
-        self.given = chosen if isinstance(chosen, np.ndarray) and chosen.ndim == 2 else None
-        self.rows = np.arange(len(chosen)) if self.given is not None else np.asarray(chosen, np.int64)
+        self.single = not (isinstance(chosen, np.ndarray) and chosen.ndim == 2)
+        self._given = None if self.single else np.asarray(chosen)
+        self.rows = np.asarray(chosen, np.int64) if self.single else np.arange(len(chosen))
         self.count = len(self.rows)
         self.weighed = False  # given ones are in units of each entry's size
         self.tied = False  # given ones keep the ties of the point
 
+    @property
+    def given(self) -> Array | None:
+        """The directions, `(rows, x_size)`; None where they are unit vectors."""
+        return self._given
+
     def block(self, piece: range) -> Array:
         """Some of the directions, `(len(piece), x_size)`."""
-        if self.given is not None:
-            return self.given[piece.start : piece.stop]
+        if (given := self.given) is not None:
+            return given[piece.start : piece.stop]
         unit = np.zeros((len(piece), self.here.size))
         unit[np.arange(len(piece)), self.rows[piece.start : piece.stop]] = 1
         return unit
 
     def entries(self, piece: range) -> Array | None:
         """The real of x that moves in each of some directions; None where several do."""
-        return None if self.given is not None else self.rows[piece.start : piece.stop]
+        return self.rows[piece.start : piece.stop] if self.single else None
 
     def tangents(self, piece: range, x: Array, room: Room | None) -> Stack:
         """Some of the directions as tangents of x; a box stack of single entries if there is room for them."""
@@ -78,40 +84,52 @@ class Directions:
         Each cotangent by itself: in one product the order of its sums would follow from how many there are, and so from
         the threads that share them.
         """
-        if self.given is None:
+        if (given := self.given) is None:
             return cotangents[:, self.rows]
-        return np.array([self.given @ ct for ct in cotangents]).reshape(len(cotangents), len(self.given))
+        return np.array([given @ ct for ct in cotangents]).reshape(len(cotangents), len(given))
 
     @property
     def sizes(self) -> Array | None:
         """Magnitude of the real of x that moves in each direction, `(rows,)`; None where several do."""
-        return None if self.given is not None else np.abs(self.here)[self.rows]
+        return np.abs(self.here)[self.rows] if self.single else None
 
     def part(self, rows: Array) -> Directions:
         """Some of the directions."""
-        return Directions(self.here, self.rows[rows] if self.given is None else self.given[rows])
+        return Directions(self.here, self.rows[rows] if (given := self.given) is None else given[rows])
 
     def representable(self, h: Array | float, side: float = 1.0) -> Array:
         """Steps h times the scale of x along each direction, (rows,); along a unit vector x + side * step is exact."""
-        if self.given is None:
+        if self.single:
             return self._exact(scales(self.here)[self.rows] * h, side)
         return np.full(self.count, h * self._typical)
 
     @cached_property
     def _typical(self) -> float:
         """The root mean square of the scales of all entries that move, 1 of nothing."""
-        here = self.here if self.given is None else self.here[self.given.any(axis=0)]
+        here = self.here if (given := self.given) is None else self.here[given.any(axis=0)]
         return rms(scales(here)) if here.size else 1.0
 
     def fixed(self, delta: float) -> Array:
         """The same step for every direction, (rows,), made exact along unit vectors."""
         steps = np.full(self.count, float(delta))
-        return steps if self.given is not None else self._exact(steps)
+        return self._exact(steps) if self.single else steps
 
     def _exact(self, steps: Array, side: float = 1.0) -> Array:
         here = self.here[self.rows]
         exact = side * representable(here, (side * steps).astype(here.dtype)).astype(np.float64)
         return np.where(exact > 0, exact, steps)
+
+
+class Redrawn(Directions):
+    """Given directions of a large tensor, drawn anew when they are read: those of all tensors of a model would not fit."""
+
+    def __init__(self, here: Array, count: int, draw: Callable[[], Array]) -> None:
+        super().__init__(here, range(count))
+        self.single, self._draw = False, draw
+
+    @property
+    def given(self) -> Array:
+        return self._draw()
 
 
 class Joined(Directions):

@@ -171,6 +171,10 @@ class Backward:
                 total[piece.start : piece.stop] = cotangents
         return found
 
+    def pieces(self, weights: Array, budget: Budget) -> Iterable[tuple[range, Callable[[], list[Array]]]]:
+        """The same for some of the weights at a time, as they come: nothing is kept."""
+        return self._chunks(weights, budget)
+
     def at_ones(self) -> list[Array]:
         """Cotangents `(x_size,)` of each x for a y that is weighed by ones, as the tape computed them, without stacks."""
         return [self._nothing(x, range(1))[0] if ct is None else derivatives(ct.value[None])[0]

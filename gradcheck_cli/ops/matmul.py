@@ -59,7 +59,7 @@ def matmul_stack(kernel: Kernel, operands: Operands, probed: Any, metadata: Any)
 
 
 def matmul_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var | None, Var | None]:
-    """ct b^T and a^T ct; batch axes that broadcast are summed by the backward pass."""
+    """ct b^T and a^T ct; batch axes that broadcast are summed by the product, or by the backward pass."""
     if a.ndim == 1 and b.ndim == 1:
         return ct * b, ct * a
     if a.ndim == 1:
@@ -69,7 +69,13 @@ def matmul_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var | None, Var | None]
         column = sym.unsqueeze(ct, (-1,))
         return column * b, sym.squeeze(sym.matmul(sym.swap(a), column), (-1,))
     ct_a = sym.matmul(ct, sym.swap(b)) if sym.wanted(a) else None
-    return ct_a, sym.matmul(sym.swap(a), ct) if sym.wanted(b) else None
+    if not sym.wanted(b):
+        return ct_a, None
+    if (
+        a.ndim > b.ndim == 2 and b.size
+    ):  # one product of all rows: one for each matrix would take that many times its memory
+        a, ct = (sym.reshape(x, (-1, x.shape[-1])) for x in (a, ct))
+    return ct_a, sym.matmul(sym.swap(a), ct)
 
 
 def gemm(a: Var, b: Var, c: Var | None = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,

@@ -127,7 +127,12 @@ def test_a_wrong_batching_rule_is_taken_back_and_the_verdict_is_that_on_the_rule
 
 @pytest.mark.parametrize("mode", ["full", "directional", "nodes", "sampled"])
 @pytest.mark.parametrize("name", ["a tiny constant", "a magnitude", "a rule that draws", "a wrong zero on both sides"])
-def test_laws_hold_in_every_mode(name: str, mode: str):
+@pytest.mark.parametrize("large", [False, True], ids=["small", "as of large tensors"])
+def test_laws_hold_in_every_mode(name: str, mode: str, large: bool, monkeypatch: pytest.MonkeyPatch):
+    if large:  # cotangents one after the other, none of them kept, and directions drawn anew
+        for place, size in (("checks.diagnose.laws._STACKED", 0), ("checks.diagnose.laws._KEPT", 0),
+                            ("compare.partial._REDRAWN", -1)):  # fmt: skip
+            monkeypatch.setattr(f"gradcheck_cli.{place}", size)
     record = check(VECTOR, ops=BREACHES[name].ops(), mode=mode)
     assert (record.status, record.code) == ("fail", BREACHES[name].code), said(record)
     assert BREACHES[name].law in said(record)

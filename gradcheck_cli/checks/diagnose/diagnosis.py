@@ -85,7 +85,7 @@ def exchanged(one: Evidence, other: Evidence) -> bool:
 
 def _worst_element(compared: Compared) -> tuple[int | None, float]:
     """The entry of the operand with the largest relative error of all failures."""
-    if compared.weights is None or compared.directions.given is None:
+    if compared.weights is None or compared.directions.single:
         both = compared.comparison.theoretical, compared.comparison.numerical
         failed = compared.comparison.status == Status.FAIL
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -25,7 +25,7 @@ from gradcheck_cli.jacobian.columns import Theory
 from gradcheck_cli.jacobian.directions import flat, flat_stack, reals, shaped
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward
 from gradcheck_cli.op import zero
-from gradcheck_cli.verdict.differences import scales
+from gradcheck_cli.verdict.differences import blocks, scales
 from gradcheck_cli.verdict.rule import HUGE, NEGLIGIBLE, UNDERFLOW, Comparison, Status, Tolerance, apart, epsilon
 
 WRONG, NONDETERMINISTIC = "GC101", "GC106"
@@ -33,6 +33,8 @@ _SAFETY = 4.0  # factor on the rounding that a few runs show
 _COMBINED = np.array([0.0, -2.0, 1.0])  # combination of cotangents 0, u, 2 u - 3 that gives -3
 NEARBY = 2.0**-6  # distance to another point, in units of the scale of x, mostly on the same piece
 _ALONE = 2  # columns of a Jacobian that are computed again, each alone
+_KEPT = 1 << 20  # bytes of the cotangents of an x that are kept in any case
+_STACKED = 1 << 28  # bytes of those of all xs: more are not computed beside one another
 _NEAR = (2.0**-20, 2.0**-26)  # perturbations at which slopes of smooth results agree
 _BESIDE = "a probe's result depends on the probes beside it"
 
@@ -43,6 +45,37 @@ class Broken(Struct, frozen=True):
     code: str
     law: str
     unit: Unit | None = None
+
+
+class Combined(Struct):
+    """Cotangents of one x for `weights`, added up as they come, so that none has to be kept.
+
+    total    their combination, which is -3 times the cotangents for ones; `off` is the largest distance from that
+    adds     the cotangent of zero is not zero
+    largest  the largest entry of all
+    by_u     J^T u, where it is kept
+    """
+
+    total: Array
+    keeps: bool
+    adds: bool = False
+    largest: float = 0.0
+    off: float = 0.0
+    by_u: Array | None = None
+
+    def add(self, turns: range, rows: Array) -> None:
+        """The cotangents `(p, x_size)` for some of the weights, of which the first is zero and the second u."""
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            self.total += _COMBINED[turns.start : turns.stop] @ rows
+        self.largest = max(self.largest, _largest(rows))
+        if 0 in turns:
+            self.adds = _largest(rows[0]) > 0
+        if 1 in turns and self.keeps:
+            self.by_u = rows[1 - turns.start].copy()
+
+    def end(self, ones: Array) -> None:
+        """All have come; `ones` are the cotangents for ones."""
+        self.off, self.total = _largest(self.total, ones), np.zeros(0)
 
 
 class Laws:
@@ -76,9 +109,7 @@ class Laws:
         self.position, self.tolerance = position, tolerance
         if not comparison.size:
             return []
-        size = np.abs(program.tape.values[program.probes[0]])
-        # products neither overflow nor underflow
-        tame = bool(((size == 0) | ((size > 1 / HUGE) & (size < HUGE))).all())
+        tame = _is_tame(flat(program.tape.values[program.probes[0]]))
         agreed = bool((comparison.status == Status.PASS).all()) and not comparison.ties
         kinds: list[Iterator[Broken]] = [
             self._repeated(position),
@@ -90,9 +121,21 @@ class Laws:
         return next((found for kind in kinds if (found := list(kind))), [])
 
     @cached_property
-    def _rows(self) -> list[Array]:
-        """Cotangents `(3, x_size)` of each x for `weights`."""
-        return self.backward.along(self.weights, self.budget)
+    def _sums(self) -> list[Combined]:
+        """The cotangents of each x for `weights`, added up."""
+        xs, ends = self.backward.xs, {} if self.anew is None else self.anew.ends
+        sizes = [reals(self.backward.tape.values.like(x)) for x in xs]
+        found = [Combined(np.zeros(n), 8 * n <= _KEPT or bool(self.theories) or x in ends)
+                 for x, n in zip(xs, sizes, strict=True)]  # fmt: skip
+        count = len(self.weights)
+        size = count if 8 * count * sum(sizes) <= _STACKED else 1
+        for first in range(0, count, size):
+            for piece, every in self.backward.pieces(self.weights[first : first + size], self.budget):
+                for each, rows in zip(found, every(), strict=True):
+                    each.add(range(first + piece.start, first + piece.stop), rows)
+        for each, ones in zip(found, self._once, strict=True):
+            each.end(ones)
+        return found
 
     @cached_property
     def _once(self) -> list[Array]:
@@ -119,7 +162,8 @@ class Laws:
     def _repeated(self, position: int) -> Iterator[Broken]:
         """Law: rules that are applied anew give the same."""
         end = None if self.anew is None else self.anew.ends.get(self.backward.xs[position])
-        if end is not None and end.dtype.kind == "f" and not differ(self._rows[position][1], flat(end)):
+        by_u = None if end is None else self._sums[position].by_u
+        if end is not None and by_u is not None and end.dtype.kind == "f" and not differ(by_u, flat(end)):
             return  # the pass `anew` ends in the same cotangents, as far as rounding lets one tell
         first, second = self._once[position], self._again[position]
         if differ(first, second):
@@ -129,10 +173,8 @@ class Laws:
 
     def _pull_back(self, position: int) -> Iterator[Broken]:
         """Laws: zero gives zeros, sums give sums, and each cotangent of a stack gives the same as alone."""
-        rows, ones = self._rows[position], self._once[position]
-        adds = bool((np.isfinite(rows[0]) & (rows[0] != 0)).any())
-        gap = _COMBINED @ rows + 3 * ones
-        bends = self._beyond(gap, rows, lambda: np.abs(_COMBINED) @ self._spread(position, self.weights))
+        found = self._sums[position]
+        adds, bends = found.adds, self._exceeds(found.off, found.largest) and self._bends(position)
         if adds or bends:
             mixing = self._beside(self.weights)
             rule, unit = self._rule("adds" if adds else "bends")
@@ -147,6 +189,12 @@ class Laws:
             mixing = self._beside(np.eye(min(self.u.size, 1 << 8), self.u.size))
             where = ": columns are others when each runs alone" if mixing is None else f", from {node_of(mixing)} on"
             yield Broken(WRONG, f"{_BESIDE}{where}", mixing)
+
+    def _bends(self, position: int) -> bool:
+        """True if the combination of cotangents is off by more than their rounding."""
+        rows = self.backward.along(self.weights, self.budget)[position]
+        gap = _COMBINED @ rows + 3 * self._once[position]
+        return self._beyond(gap, rows, lambda: np.abs(_COMBINED) @ self._spread(position, self.weights))
 
     def _alone(self, position: int, turn: int) -> bool:
         """True if a column of the Jacobian is the same when it runs alone."""
@@ -207,7 +255,8 @@ class Laws:
         x, some = program.tape.values[program.probes[0]], self.some[position]
         if not program.steps or not program.analytic or comparison.shape != (len(some), self.u.size):
             return
-        if not comparison.theoretical.any():
+        by_u = self._sums[position].by_u
+        if by_u is None or not comparison.theoretical.any():
             return
         v = np.zeros((1, reals(x)))
         v[:, some.start : some.stop] = self.rng.normal(size=(1, len(some)))
@@ -215,7 +264,7 @@ class Laws:
         def forth(rounding: RandomRounding | None = None) -> Array:
             return self.u * flat_stack(program.jvp({program.probes[0]: shaped(v, x)}, rounding)[0])[0]
 
-        there, back = forth(), self._rows[position][1] * v[0]
+        there, back = forth(), by_u * v[0]
         accepted = apart(comparison, np.abs(v[0, some.start : some.stop]), np.abs(self.u))
         gap = np.array([max(0.0, abs(there.sum() - back.sum()) - accepted)])
         size = np.array([np.abs(there).sum(), np.abs(back).sum()])
@@ -235,20 +284,44 @@ class Laws:
 
     def _beyond(self, gap: Array, like: Array, spread: Callable[[], Array]) -> bool:
         """True if a gap exceeds tolerance and rounding; NaN and infinity do not count."""
-        gap, size = (np.where(np.isfinite(each), np.abs(each), 0.0) for each in (gap, like))
-        largest = float(np.max(size, initial=0.0))
-        allowed = self.tolerance.rtol * largest + self.tolerance.atol
-        if largest < UNDERFLOW or not (gap > allowed).any():
+        largest = _largest(like)
+        if not self._exceeds(_largest(gap), largest):
             return False
-        rounding = spread()
+        rounding, gap = spread(), np.where(np.isfinite(gap), np.abs(gap), 0.0)
+        allowed = self._allowed(largest)
         return bool((gap > allowed + _SAFETY * np.where(np.isfinite(rounding), rounding, np.inf)).any())
+
+    def _exceeds(self, gap: float, largest: float) -> bool:
+        """True if the largest gap exceeds the tolerance, as a share of the largest number that it is of."""
+        return largest >= UNDERFLOW and gap > self._allowed(largest)
+
+    def _allowed(self, largest: float) -> float:
+        return self.tolerance.rtol * largest + self.tolerance.atol
+
+
+def _largest(x: Array, ones: Array | None = None) -> float:
+    """The largest finite size of the entries of x, or of those of x + 3 `ones`; some at a time, as they may be many."""
+    x, found = x.reshape(-1), 0.0
+    with np.errstate(invalid="ignore"):
+        for some in blocks(x.size, 1):
+            part = np.abs(x[some] if ones is None else x[some] + 3 * ones[some])
+            most = np.max(part, initial=found)
+            found = float(most if np.isfinite(most) else np.max(part, initial=found, where=np.isfinite(part)))
+    return found
+
+
+def _is_tame(x: Array) -> bool:
+    """True if no product with an entry overflows or underflows."""
+    sizes = (np.abs(x[some]) for some in blocks(x.size, 1))
+    return all(bool(((size == 0) | ((size > 1 / HUGE) & (size < HUGE))).all()) for size in sizes)
 
 
 def differ(first: Array, second: Array) -> bool:
     """True if two results of one computation differ by more than the order of its sums explains."""
+    one, other = first.reshape(-1), second.reshape(-1)
+    allowed = NEGLIGIBLE * _largest(one)
     with np.errstate(invalid="ignore"):
-        gap = np.abs(first - second)
-    return bool((gap > NEGLIGIBLE * np.max(np.abs(first), initial=0.0, where=np.isfinite(first))).any())
+        return any(bool((np.abs(one[some] - other[some]) > allowed).any()) for some in blocks(one.size, 1))
 
 
 def _forward_spread(program: Program) -> Array:

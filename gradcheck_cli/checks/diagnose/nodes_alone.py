@@ -247,7 +247,7 @@ def _settled(found: Compared, seed: int, live: Array | None) -> Compared:
     """
     alone, position = found.alone, found.alone.operands.index(found.operand)
     live = _finite(alone) if live is None else live & _finite(alone)
-    if found.directions.given is None:
+    if found.directions.single:
         found = _without_edges(found, live)
         if found.weights is None or found.status == "wrong":
             return found
