@@ -28,13 +28,13 @@ from gradcheck_cli.model import Model
 from gradcheck_cli.op import DTYPES, Op, Ops
 from gradcheck_cli.points.dims import sizes_in
 from gradcheck_cli.settings import Settings
+from gradcheck_cli.verdict.differences import blocks
 
 _BY_RUNTIME, _NOTHING = 0.05, 1e-6  # of the largest entry, which is rounding alone where it is tiny
 UNKNOWN = "onnxruntime runs neither the model nor this file"
 _HALF = 0.03  # the same where numbers are rounded to 16 bits on the way
 _SEEDS = 8  # of values at which a model may not run
 Run: TypeAlias = Mapping[str, Any]  # values of inputs and outputs, in a run of the model in float64
-_BLOCK = 1 << 17  # entries that are compared at a time
 _ROUNDING = 1e-4  # of the largest entry: wrong formulas differ by far more, sums in another order by far less
 # Other values of inputs: all of one sign, which masks take or leave as a whole, many that are equal, and far larger ones.
 _OTHERWISE: tuple[tuple[Callable[[Array], Array], Callable[[Array], Array]], ...] = (
@@ -272,8 +272,8 @@ def _gap(wanted: Array, found: Array, where: Callable[[Array, Array], Array]) ->
     Of large arrays some entries at a time, as whole ones in between would take as much memory and more time.
     """
     gap = largest = 0.0
-    for start in range(0, wanted.size, _BLOCK):
-        w, f = (x.reshape(-1)[start : start + _BLOCK] for x in (wanted, found))
+    for some in blocks(wanted.size, 1):
+        w, f = (x.reshape(-1)[some] for x in (wanted, found))
         if not (kept := where(w, f)).all():
             w, f = w[kept], f[kept]
         gap = float(np.maximum(gap, np.max(np.abs(w - f), initial=0)))  # NaN stays

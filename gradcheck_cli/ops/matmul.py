@@ -71,9 +71,8 @@ def matmul_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var | None, Var | None]
     ct_a = sym.matmul(ct, sym.swap(b)) if sym.wanted(a) else None
     if not sym.wanted(b):
         return ct_a, None
-    if (
-        a.ndim > b.ndim == 2 and b.size
-    ):  # one product of all rows: one for each matrix would take that many times its memory
+    # One product of all rows: one for each matrix of the batch would take that many times its memory.
+    if a.ndim > b.ndim == 2 and b.size:
         a, ct = (sym.reshape(x, (-1, x.shape[-1])) for x in (a, ct))
     return ct_a, sym.matmul(sym.swap(a), ct)
 
