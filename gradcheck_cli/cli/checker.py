@@ -18,7 +18,7 @@ from msgspec import Struct, field, structs
 from gradcheck_cli.checks.assemble import failed_record
 from gradcheck_cli.checks.health.checkup import with_gates
 from gradcheck_cli.checks.procedure import Listener, Procedure
-from gradcheck_cli.cli import described, note
+from gradcheck_cli.cli import described, interrupts, note
 from gradcheck_cli.cli.baseline import Baseline, with_waiver
 from gradcheck_cli.cli.bundles import Bundles, Keeper
 from gradcheck_cli.cli.config import blamed, settings_above
@@ -82,6 +82,8 @@ class Checker(Struct):
                     checks = self._once(request, task.name) if shared else Procedure(**request).run(task.name)
                 checks = tuple(replace(c, reproduce=self._command(c, task, known), place=task.place) for c in checks)
             except Exception as error:
+                if interrupts.caused(error):
+                    raise KeyboardInterrupt from None
                 checks = self._failed(task, self._placed(task, _as_ours(error)), error)
             finally:
                 self.progress.done()

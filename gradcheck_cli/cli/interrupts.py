@@ -1,7 +1,8 @@
 """Ctrl-C that is not lost: raised in the midst of a callback or of a library's look-up, Python or the library drops it.
 
-The handler raises KeyboardInterrupt as usual.  If nobody has `heard` of it after some seconds it comes again.  A second
-Ctrl-C of the user ends the process at once, and so does one after its work is done.
+The handler raises KeyboardInterrupt as usual, once an extension module that is being loaded has come.  If nobody has
+`heard` of it after some seconds it comes again.  A second Ctrl-C of the user ends the process at once, and so does one
+after its work is done.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from importlib.machinery import ExtensionFileLoader
 from types import FrameType
 from typing import NoReturn
 
@@ -37,15 +39,27 @@ def heard(*, last: bool = True) -> None:
 
 
 def caused(error: BaseException) -> bool:
-    """True for what an interrupt has become in a library, such as an error of its import."""
+    """True for what an interrupt has become in a library, such as an error of its import, and for all before it is heard.
+
+    Python too makes another error of it, without a cause: `from m import x` says that it expected a message.
+    """
     cause = error.__cause__
-    return cause is not None and (isinstance(cause, KeyboardInterrupt) or caused(cause))
+    return bool(_waiting) or (cause is not None and (isinstance(cause, KeyboardInterrupt) or caused(cause)))
 
 
 def done(code: int) -> None:
     """Says that all is done but for the end of the process: Ctrl-C leaves it with its exit code at once."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+
+
+def loads_extension(frame: FrameType | None) -> bool:
+    """True while an extension module is loaded below `frame`: some crash when what they call raises there."""
+    while frame is not None:
+        if isinstance(frame.f_locals.get("self"), ExtensionFileLoader):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def unraised(found: sys.UnraisableHookArgs) -> None:
@@ -56,11 +70,14 @@ def unraised(found: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(found)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+def _interrupt(number: int, frame: FrameType | None) -> None:
     if _came == ["once"]:
         _leave()
     _came[:] = ["once"]
     heard()
+    if loads_extension(frame):
+        _again(_SOON)
+        return
     _again(_LATER)
     raise KeyboardInterrupt
 

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradcheck_cli.cli import interrupts
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gradcheck_cli.checks.isolation import Bounds
 
 
-_AGAIN = 1e-3  # seconds after which an alarm that came in the midst of an opening comes again
+_AGAIN = 1e-3  # seconds after which an alarm comes again that came while a file is opened or an extension is loaded
 
 
 @contextmanager
@@ -45,8 +46,8 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 def _by_signal(seconds: float) -> Iterator[None]:
     raised = threading.Event()
 
-    def over(*_: Any) -> None:
-        if not is_opening():
+    def over(_: int, frame: FrameType | None) -> None:
+        if not is_opening() and not interrupts.loads_extension(frame):
             raised.set()
             raise _exceeded(seconds)
         signal.setitimer(signal.ITIMER_REAL, _AGAIN)

@@ -336,6 +336,25 @@ except KeyboardInterrupt:
     interrupts.heard()
     print("came again")
 """
+LOADING = """
+import signal, time
+from importlib.machinery import ExtensionFileLoader
+from gradcheck_cli.cli import interrupts
+
+interrupts.install()
+
+class Loader(ExtensionFileLoader):
+    def exec_module(self, module):
+        (lambda: signal.raise_signal(signal.SIGINT))()  # such as onnx's and nanobind's enums: what raises there crashes
+        print("loaded")
+
+try:
+    Loader("extension", "extension.so").exec_module(None)
+    time.sleep(20)
+except KeyboardInterrupt:
+    interrupts.heard()
+    print("came again")
+"""
 SWALLOWED = """
 import signal, time
 from gradcheck_cli.cli import interrupts
@@ -355,8 +374,9 @@ print("once")
 """
 
 
-@pytest.mark.parametrize("script, printed", [(LOST, "came again\n"), (SWALLOWED, "came again\nonce\n")],
-                         ids=["in a callback", "swallowed"])  # fmt: skip
+@pytest.mark.parametrize("script, printed", [
+    (LOST, "came again\n"), (SWALLOWED, "came again\nonce\n"), (LOADING, "loaded\ncame again\n"),
+], ids=["in a callback", "swallowed", "while an extension is loaded"])  # fmt: skip
 def test_an_interrupt_comes_again_until_it_is_heard(script: str, printed: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == (printed, "")
@@ -404,6 +424,36 @@ def test_a_second_ctrl_c_ends_at_once(heard: str, between: str, code: int, out: 
         [sys.executable, "-c", TWICE.format(heard, between)], capture_output=True, text=True, timeout=60
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (code, out, err)
+
+
+BECOMES_ANOTHER = """
+import signal, sys
+import {module} as changed
+from gradcheck_cli.cli import run
+
+def becomes_another(*arguments, **options):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise TypeError("expected a message argument") from None
+
+{name} = becomes_another
+sys.argv = ["gradcheck", "mlp.onnx", "--report", "r.json"]
+run()
+"""
+
+
+@posix
+@pytest.mark.parametrize("module, name, said", [
+    ("gradcheck_cli.report", "changed.write", "interrupted"),
+    ("gradcheck_cli.checks.procedure", "changed.Procedure.run", "interrupted after 0 of 1 model"),
+    ("gradcheck_cli.cli.group", "changed.gradcheck.make_context", "interrupted"),
+])  # fmt: skip
+def test_an_interrupt_that_becomes_another_error_is_no_bug(module: str, name: str, said: str, folder: Path) -> None:
+    script = BECOMES_ANOTHER.format(module=module, name=name)
+    ran = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=600)
+    assert (ran.returncode, ran.stderr.splitlines()[-1]) == (130, said)
+    assert "GC901" not in ran.stdout + ran.stderr
 
 
 @posix

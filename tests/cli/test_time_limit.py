@@ -6,8 +6,10 @@ import dis
 import gc
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -97,6 +99,29 @@ class Slow:
 def test_what_python_wraps_is_the_time_limit_all_the_same() -> None:
     with pytest.raises(LimitError, match="took longer than"), time_limit(0.01):
         type("Made", (), {"slow": Slow()})
+
+
+class Loader(ExtensionFileLoader):
+    """Of an extension that calls Python while it is loaded, as those with enums do."""
+
+    def exec_module(self, module: Any) -> None:
+        until = time.monotonic() + 0.1
+        while time.monotonic() < until:
+            pass
+        module.append("loaded")
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no alarms here")
+def test_a_time_limit_waits_for_an_extension_that_is_being_loaded() -> None:
+    seen: list[str] = []
+
+    def load_and_go_on() -> None:
+        Loader("extension", "extension.so").exec_module(seen)
+        time.sleep(20)
+
+    with pytest.raises(LimitError, match="took longer than"), time_limit(0.01):
+        load_and_go_on()
+    assert seen == ["loaded"]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("by 3"), LimitError("of something else")])
