@@ -66,13 +66,13 @@ def require_right(model: Model, made: Written, feeds: Mapping[str, Any]) -> None
     names = [n for n in made.graph.free_inputs if n in model.graph.inputs and n not in feeds]
     if not (made.by_values and names):
         return
-    first, *more = ({**run, **made.trials.fixed} for run in made.trials.runs)
-    more.append({**first, **dict.fromkeys(made.open_dims, 1)})
-    for sizes in (first, *more):
+    runs = [{**run, **made.trials.fixed} for run in made.trials.runs]
+    runs.append({**runs[0], **dict.fromkeys(made.open_dims, 1)})
+    for sizes in (each for i, each in enumerate(runs) if each not in runs[:i]):
         settings = at(Settings(extra_feed_dict=feeds), sizes, made.trials.counted)
         here = run_of(model, made, settings)
         values = {} if here is None else _arrays(here, names)
-        for given in _others(values) if sizes is first else _other_integers(values):
+        for given in _others(values) if sizes is runs[0] else _other_integers(values):
             run = run_of(model, made, replace(settings, extra_feed_dict={**settings.extra_feed_dict, **given}))
             if run is not None and not _agree(model, made, run):
                 raise to_fix("shapes follow from values, in a way that a file does not hold for every value", names)

@@ -111,6 +111,7 @@ class _Merger:
 
     def node(self, nodes: Sequence[Node], where: str) -> Node:
         """One node for those of all runs; `where` names their origin in messages."""
+        nodes = self._of_empty_ones(nodes)
         first = nodes[0]
         other = next((node for node in nodes if _kind(node) != _kind(first)), None)
         if other is not None:
@@ -120,6 +121,17 @@ class _Merger:
         attrs = {key: self._attribute(key, [node.attrs[key] for node in nodes], first, where) for key in first.attrs}
         outputs = tuple(self.made(names) for names in zip(*(node.outputs for node in nodes), strict=True))
         return replace(first, inputs=inputs, outputs=outputs, attrs=attrs)
+
+    def _of_empty_ones(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """The nodes, with `allowzero` in all of them if a Reshape has it in runs with a size of 0, and there alone."""
+        plain = [
+            (node, held) for node, held in zip(nodes, self.constants, strict=True) if "allowzero" not in node.attrs
+        ]
+        if not 0 < len(plain) < len(nodes) or any(node.key != ("", "Reshape") for node in nodes):
+            return nodes
+        if not all(np.all(held.get(node.inputs[1], 0) > 0) for node, held in plain):
+            return nodes
+        return [replace(node, attrs={**node.attrs, "allowzero": 1}) for node in nodes]
 
     def made(self, names: Sequence[str]) -> str:
         """The name in the file of a tensor that a node computes, from its names in the runs."""

@@ -32,6 +32,7 @@ _LONGEST = 64  # entries of a vector of sizes
 _MOST_PAIRED = 24  # dimensions of which ratios are tried
 _MOST_FACTORS = 4  # dimensions in one product
 _MOST_TERMS = 60  # dimensions of which sums of two are tried
+_FEWEST_FILLED = 2  # runs in which an array of one number has entries
 _LARGEST = 64  # coefficient of a dimension in a sum of two
 
 
@@ -190,7 +191,7 @@ class SizeTensors:
     def _repeated(self, values: Sequence[Array]) -> str:
         """An array that is constant along the axes whose sizes differ, or along all axes."""
         if any(not v.size for v in values):
-            raise NoFormula
+            return self._filled(values)
         uniform = all(np.all(v == v.ravel()[0]) for v in values)
         axes = [axis for axis in range(values[0].ndim) if uniform or len({v.shape[axis] for v in values}) > 1]
         at = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(values[0].ndim))
@@ -205,6 +206,16 @@ class SizeTensors:
         held = self._factor([v.ravel()[0].item() for v in values], first.dtype) if uniform else self._constant(first)
         return self._once("Expand", held, shape)
 
+    def _filled(self, values: Sequence[Array]) -> str:
+        """An array of one number, which has no entries in some runs."""
+        filled = [v for v in values if v.size]
+        if len(filled) < _FEWEST_FILLED or values[0].dtype not in _FILLED:
+            raise NoFormula
+        number = filled[0].reshape(-1)[:1]
+        if any(np.any(v != number) for v in filled):
+            raise NoFormula
+        return self._once("ConstantOfShape", self._shape_of(values), value=number)
+
     def _shape_of(self, values: Sequence[Array]) -> str:
         return self.vector(list(zip(*(v.shape for v in values), strict=True)))
 
@@ -218,9 +229,12 @@ class SizeTensors:
     def _grid(self, values: Sequence[Array]) -> str:
         """Integers that are linear in the indices: c + a i + b j."""
         dtype, rank = values[0].dtype, values[0].ndim
-        if dtype.kind not in "iuf" or any(0 in v.shape for v in values):
+        filled = [v for v in values if v.size]
+        if dtype.kind not in "iuf" or len(filled) < min(_FEWEST_FILLED, len(values)):
             raise NoFormula
-        origin, slopes = _steps(values)
+        origin, slopes = _steps(filled)
+        if len(filled) < len(values):  # in runs without entries they are what they are in all others
+            origin, *slopes = (_everywhere(each, len(values)) for each in (origin, *slopes))
         counts = list(zip(*(v.shape for v in values), strict=True))
         terms = [self._along(axis, rank, counts[axis], slope, dtype) for axis, slope in enumerate(slopes) if any(slope)]
         if not terms:
@@ -228,8 +242,9 @@ class SizeTensors:
         if any(origin):
             terms.append(self.number(origin, dtype))
         total = reduce(partial(self._once, "Add"), terms)
-        flat = any(not any(slope) and max(count) > 1 for slope, count in zip(slopes, counts, strict=True))
-        return self._once("Expand", total, self._shape_of(values)) if flat else total
+        flat = any(not any(slope) and set(count) != {1} for slope, count in zip(slopes, counts, strict=True))
+        whole = any(slopes[0]) and not flat  # of all axes, none of them longer than the terms have it
+        return total if whole else self._once("Expand", total, self._shape_of(values))
 
     def _ranges(self, values: Sequence[Array]) -> str:
         """Integers along one axis that are piecewise linear in the index, such as those of a reflection."""
@@ -295,6 +310,13 @@ def _steps(values: Sequence[Array]) -> tuple[Sizes, list[Sizes]]:
         origins.append(int(first))
         slopes.append([int(step) for step in steps])
     return tuple(origins), [tuple(each) for each in zip(*slopes, strict=True)]
+
+
+def _everywhere(sizes: Sizes, runs: int) -> Sizes:
+    """A number that is the same in some runs, for all runs."""
+    if len(set(sizes)) > 1:
+        raise NoFormula
+    return sizes[:1] * runs
 
 
 def _even(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:

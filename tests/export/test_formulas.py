@@ -35,6 +35,8 @@ MADE: dict[str, Value] = {  # what a rule may make of sizes
     "whole numbers": lambda n, m: np.arange(n),
     "whole numbers backward": lambda n, m: np.arange(n)[::-1].copy(),
     "a grid": lambda n, m: np.arange(n)[:, None] * m + np.arange(m),
+    "one row": lambda n, m: np.arange(n)[None],
+    "one column": lambda n, m: np.arange(n)[:, None],
     "a reflection": lambda n, m: np.pad(np.arange(n + 9), (3, 2), "reflect"),
     "a unit matrix": lambda n, m: np.eye(n, dtype=np.float32),
 }
@@ -70,6 +72,36 @@ def test_what_is_made_of_sizes_is_found_and_right_at_others(name: str) -> None:
         got = trace(graph, {"x": np.zeros((n, m), np.float32)}, ops=OPS, dtype="model").named[found].value
         assert got.dtype == dtype
         np.testing.assert_allclose(got, value(n, m), rtol=3 * float(np.finfo(dtype).eps) if dtype.kind == "f" else 0)
+
+
+EMPTIED = (5, 0, 11, 0, 9, 30)  # sizes that follow from values, some of which select nothing
+OF_SOME: dict[str, tuple[tuple[int, ...], Callable[[int], Any], bool]] = {
+    "zeros": (EMPTIED, lambda n: np.zeros((n, 2), np.float32), True),
+    "numbers from 2 on": (EMPTIED, lambda n: np.arange(2, n + 2), True),
+    "a grid of which all runs have the same": (EMPTIED, lambda n: np.arange(n)[:, None] * 4 + np.arange(4), True),
+    "a number that follows from the size": (EMPTIED, lambda n: np.full(n, float(n)), False),
+    "numbers that begin with the size": (EMPTIED, lambda n: np.arange(n) + n, False),
+    "entries in one run alone": ((5, 0, 0, 0, 0, 0), np.ones, False),
+    "a range in one run alone": ((5, 0, 0, 0, 0, 0), np.arange, False),
+    "a row where there is one": ((1, 0, 1, 1, 0, 1), lambda n: np.arange(3)[None][:n], True),
+}
+
+
+@pytest.mark.parametrize("name", OF_SOME)
+def test_arrays_that_are_empty_in_some_runs_are_made_of_those_in_others(name: str) -> None:
+    runs, value, made = OF_SOME[name]
+    sizes = measured()
+    sizes.see("x", (runs, M))
+    values = [np.asarray(value(n)) for n in runs]
+    if not made:
+        with pytest.raises(NoFormula):
+            sizes.tensor(values)
+        return
+    found = sizes.tensor(values)
+    graph = Graph(("x",), (found,), tuple(sizes.nodes), sizes.constants, {"x": TensorType(np.dtype(np.float32))})
+    for n in {*runs, 1, *({40} if max(runs) > 1 else ())}:
+        got = trace(graph, {"x": np.zeros((n, 3), np.float32)}, ops=OPS, dtype="model").named[found].value
+        np.testing.assert_array_equal(got, value(n), strict=True)
 
 
 @pytest.mark.parametrize("name", NOT_MADE)
