@@ -574,7 +574,7 @@ class Tape:
 
     def _require_evaluable(self, op: Op, arrays: Sequence[Array | None], where: Where) -> None:
         if len(self.steps) >= MAX_STEPS:
-            raise LimitError(f"{where()}: more than {MAX_STEPS:,} steps; a loop may never end here: --feed other values")
+            raise LimitError(f"{where()}: more than {MAX_STEPS:,} steps; a loop may never end here: --feed others")
         if op.ordered and any(a is not None and a.dtype.kind == "c" for a in arrays):
             raise UnsupportedError(f"{where()}: {op.name} has no meaning for complex numbers", code="GC503")
 

@@ -33,6 +33,7 @@ from gradcheck_cli.verdict.differences import blocks
 _BY_RUNTIME, _NOTHING = 0.05, 1e-6  # of the largest entry, which is rounding alone where it is tiny
 UNKNOWN = "onnxruntime runs neither the model nor this file"
 _HALF = 0.03  # the same where numbers are rounded to 16 bits on the way
+_ZERO = 1e-12  # what rounding in float64 leaves of a gradient that is 0, as that of a sum of normalized numbers
 _SEEDS = 8  # of values at which a model may not run
 Run: TypeAlias = Mapping[str, Any]  # values of inputs and outputs, in a run of the model in float64
 _ROUNDING = 1e-4  # of the largest entry: wrong formulas differ by far more, sums in another order by far less
@@ -341,4 +342,4 @@ def drawing_in_turn(ops: Ops) -> Ops:
 def _near(wanted: Array, found: Array, near: float) -> bool:
     """True for arrays that are equal up to rounding, wherever the wanted values are finite."""
     gap, largest = _gap(wanted, found, lambda w, f: np.isfinite(w))
-    return gap <= near * largest
+    return gap <= max(near * largest, _ZERO)

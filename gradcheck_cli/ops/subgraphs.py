@@ -39,7 +39,7 @@ def loop(trips: Var | None, condition: Var | None = None, *states: Any, body: Gr
     rows: list[tuple[Any, ...]] = []
     while going and len(rows) < most:
         if len(rows) >= MAX_STEPS:
-            raise LimitError(f"more than {MAX_STEPS:,} iterations; it may never end here: --feed other values")
+            raise LimitError(f"more than {MAX_STEPS:,} iterations; it may never end here: --feed others")
         with tape.scope(f"iteration{len(rows)}"):
             flag, *results = body(tape.constant(len(rows), np.int64), flag, *states)
         going = _single(flag, "a condition")
