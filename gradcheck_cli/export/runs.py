@@ -124,12 +124,10 @@ class _Merger:
 
     def _of_empty_ones(self, nodes: Sequence[Node]) -> Sequence[Node]:
         """The nodes, with `allowzero` in all of them if a Reshape has it in runs with a size of 0, and there alone."""
-        plain = [
-            (node, held) for node, held in zip(nodes, self.constants, strict=True) if "allowzero" not in node.attrs
-        ]
-        if not 0 < len(plain) < len(nodes) or any(node.key != ("", "Reshape") for node in nodes):
+        if any(node.key != ("", "Reshape") for node in nodes):
             return nodes
-        if not all(np.all(held.get(node.inputs[1], 0) > 0) for node, held in plain):
+        here = [(node, held) for node, held in zip(nodes, self.constants, strict=True) if "allowzero" not in node.attrs]
+        if not 0 < len(here) < len(nodes) or not all(np.all(held.get(node.inputs[1], 0) > 0) for node, held in here):
             return nodes
         return [replace(node, attrs={**node.attrs, "allowzero": 1}) for node in nodes]
 

@@ -32,7 +32,7 @@ _LONGEST = 64  # entries of a vector of sizes
 _MOST_PAIRED = 24  # dimensions of which ratios are tried
 _MOST_FACTORS = 4  # dimensions in one product
 _MOST_TERMS = 60  # dimensions of which sums of two are tried
-_FEWEST_FILLED = 2  # runs in which an array of one number has entries
+_FEWEST_FILLED = 2  # runs in which an array has entries, if it has none in others
 _LARGEST = 64  # coefficient of a dimension in a sum of two
 
 
@@ -76,7 +76,7 @@ class SizeTensors:
             return self._cast(self.vector([tuple(int(v[i]) for v in values) for i in range(values[0].size)]), dtype)
         if fixed and rank == 0:
             return self._factor([v.item() for v in values], dtype)
-        for made in (self._repeated, self._unit, self._grid):
+        for made in (self._filled, self._repeated, self._unit, self._grid):
             with suppress(NoFormula):
                 return made(values)
         return self._ranges(values)
@@ -188,10 +188,18 @@ class SizeTensors:
         yield from ((d, one) for d in dims)
         yield from permutations(dims, 2)
 
+    def _filled(self, values: Sequence[Array]) -> str:
+        """An array of one number, the same in all runs."""
+        filled = _with_entries(values)
+        number = filled[0].reshape(-1)[:1]
+        if number.dtype not in _FILLED or any(np.any(v != number) for v in filled):
+            raise NoFormula
+        return self._once("ConstantOfShape", self._shape_of(values), value=number)
+
     def _repeated(self, values: Sequence[Array]) -> str:
         """An array that is constant along the axes whose sizes differ, or along all axes."""
         if any(not v.size for v in values):
-            return self._filled(values)
+            raise NoFormula
         uniform = all(np.all(v == v.ravel()[0]) for v in values)
         axes = [axis for axis in range(values[0].ndim) if uniform or len({v.shape[axis] for v in values}) > 1]
         at = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(values[0].ndim))
@@ -201,20 +209,8 @@ class SizeTensors:
         ):
             raise NoFormula
         shape = self._shape_of(values)
-        if uniform and len({v.ravel()[0].item() for v in values}) == 1 and first.dtype in _FILLED:
-            return self._once("ConstantOfShape", shape, value=first.reshape(1))
         held = self._factor([v.ravel()[0].item() for v in values], first.dtype) if uniform else self._constant(first)
         return self._once("Expand", held, shape)
-
-    def _filled(self, values: Sequence[Array]) -> str:
-        """An array of one number, which has no entries in some runs."""
-        filled = [v for v in values if v.size]
-        if len(filled) < _FEWEST_FILLED or values[0].dtype not in _FILLED:
-            raise NoFormula
-        number = filled[0].reshape(-1)[:1]
-        if any(np.any(v != number) for v in filled):
-            raise NoFormula
-        return self._once("ConstantOfShape", self._shape_of(values), value=number)
 
     def _shape_of(self, values: Sequence[Array]) -> str:
         return self.vector(list(zip(*(v.shape for v in values), strict=True)))
@@ -229,8 +225,8 @@ class SizeTensors:
     def _grid(self, values: Sequence[Array]) -> str:
         """Integers that are linear in the indices: c + a i + b j."""
         dtype, rank = values[0].dtype, values[0].ndim
-        filled = [v for v in values if v.size]
-        if dtype.kind not in "iuf" or len(filled) < min(_FEWEST_FILLED, len(values)):
+        filled = _with_entries(values)
+        if dtype.kind not in "iuf":
             raise NoFormula
         origin, slopes = _steps(filled)
         if len(filled) < len(values):  # in runs without entries they are what they are in all others
@@ -310,6 +306,14 @@ def _steps(values: Sequence[Array]) -> tuple[Sizes, list[Sizes]]:
         origins.append(int(first))
         slopes.append([int(step) for step in steps])
     return tuple(origins), [tuple(each) for each in zip(*slopes, strict=True)]
+
+
+def _with_entries(values: Sequence[Array]) -> list[Array]:
+    """The arrays that have entries, which are enough to tell the others by."""
+    filled = [v for v in values if v.size]
+    if len(filled) < min(_FEWEST_FILLED, len(values)):
+        raise NoFormula
+    return filled
 
 
 def _everywhere(sizes: Sizes, runs: int) -> Sizes:
