@@ -266,6 +266,7 @@ def _initial(model: Model, ys: Sequence[str], given: Sequence[str]) -> Any:
 def _said(model: Model, output: str, added: Derivatives, written: Written) -> Iterator[str]:
     """The sentence that tells which file was written, and how to run it."""
     from gradcheck_cli.export.proof import UNKNOWN
+    from gradcheck_cli.points.targets import said_of_merged
 
     graph = written.graph
     beside = f", weights in {os.path.basename(output)}.data" if os.path.exists(f"{output}.data") else ""
@@ -277,6 +278,7 @@ def _said(model: Model, output: str, added: Derivatives, written: Written) -> It
         yield f"  open    {', '.join(written.open_dims)}: any size at which the model runs"
     yield from (f"  note    {note}" for note in written.notes)
     yield from (f"  note    nothing depends on {name} here: no derivative was written" for name in added.missing)
+    yield from (f"  note    {note}" for note in said_of_merged(model.graph, model.requests[0].xs, model.ops))
     yield from _of_constant_sums(model)
     feeds = ", ".join(f"{name!r}: ..." for name in graph.free_inputs)
     first = next(iter(added.results.values()), graph.outputs[0])

@@ -263,18 +263,21 @@ def _distance(wanted: Array, found: Array) -> float:
     """The largest difference, in units of the largest entry, wherever both are finite."""
     if wanted.shape != found.shape or not is_inexact(wanted.dtype):
         return float(wanted.shape != found.shape)
-    gap, largest = _gap(wanted, found, lambda w, f: np.isfinite(w) & np.isfinite(f))
+    gap, largest = largest_gap(wanted, found, lambda w, f: np.isfinite(w) & np.isfinite(f))
     return gap / largest if largest > _NOTHING else 0.0
 
 
-def _gap(wanted: Array, found: Array, where: Callable[[Array, Array], Array]) -> tuple[float, float]:
+def largest_gap(wanted: Array, found: Array, where: Callable[[Array, Array], Array]) -> tuple[float, float]:
     """The largest difference, and the largest of the wanted entries, of those that `where` keeps.
 
     Of large arrays some entries at a time, as whole ones in between would take as much memory and more time.
     """
     gap = largest = 0.0
+    flat = [
+        x.reshape(-1) if x.flags.c_contiguous else x.flat for x in (wanted, found)
+    ]  # transposed ones are not copied
     for some in blocks(wanted.size, 1):
-        w, f = (x.reshape(-1)[some] for x in (wanted, found))
+        w, f = (x[some] for x in flat)
         if not (kept := where(w, f)).all():
             w, f = w[kept], f[kept]
         gap = float(np.maximum(gap, np.max(np.abs(w - f), initial=0)))  # NaN stays
@@ -341,5 +344,5 @@ def drawing_in_turn(ops: Ops) -> Ops:
 
 def _near(wanted: Array, found: Array, near: float) -> bool:
     """True for arrays that are equal up to rounding, wherever the wanted values are finite."""
-    gap, largest = _gap(wanted, found, lambda w, f: np.isfinite(w))
+    gap, largest = largest_gap(wanted, found, lambda w, f: np.isfinite(w))
     return gap <= max(near * largest, _ZERO)

@@ -234,8 +234,13 @@ def _type(graph: Graph, name: str) -> TensorType:
 
 CONSTANT = "constant"
 _EXPORTED = re.compile(r"constant|const(_|\d|$)|onnx::|val_", re.IGNORECASE)  # how exporters call what has no name
+_PARAMETER = re.compile(
+    r"(^|_)(weights?|bias(es)?|kernel|gamma|beta|scale|alpha|lambda|tau|temperature|embed(ding)?s?|tokens?|table|param"
+    r"(eter)?s?)(_|\d|$)|ReadVariableOp"
+)  # how modules call what is trained
 _LARGE_NEGATIVE = -1e3  # what an attention mask adds
 _AT_ONCE = 1 << 16  # entries
+_COPY = ("", "Identity")
 
 
 class ConstantRole(Struct, frozen=True):
@@ -275,6 +280,45 @@ def weights(graph: Graph, ys: Collection[str], named: Collection[str] = (), ops:
     return tuple(n for n, found in constant_roles(graph, ys, named, ops).items() if found.role == WEIGHT)
 
 
+def said_of_merged(graph: Graph, names: Iterable[str], ops: Ops = OPS) -> Iterator[str]:
+    """Sentences on weights, those in `names` or none, that an exporter may have made of several equal tensors.
+
+    Exporters keep equal tensors once: all biases of a model that was never trained, say, which begin with zeros.
+    """
+    weighed = [n for n in names if n in graph.constants]
+    read = _readers(graph, ops) if weighed else {}
+    several = [n for n in weighed if len(read.get(n, ())) > 1]
+    both = [n for n, roles in read.items() if {STATISTIC, WEIGHT} <= {*roles}]
+    for found, what in ((several, "one weight here"), (both, "a statistic here, not trained")):
+        equal = [n for n in found if _kinds(graph.constants[n])[0]]
+        if equal:
+            more = f" and {len(equal) - 1} more" if equal[1:] else ""
+            told = f"{shown(equal[0])} (all its values are equal, and {len(read[equal[0]])} nodes read it){more}"
+            yield (f"{told}: {what}. If the exporter made it of several equal ones, export without optimizing: "
+                   "torch.onnx.export(..., dynamo=True, optimize=False)")  # fmt: skip
+
+
+def _readers(graph: Graph, ops: Ops) -> dict[str, list[str]]:
+    """The role, or none, of each operand that is a constant, by constant; copies of it count as it."""
+    read: dict[str, list[str]] = {}
+    constant = copied(graph)
+    for node in graph.all_nodes:
+        for index, name in enumerate(node.inputs):
+            if name in constant and node.key != _COPY:
+                roles = operator_of(ops, node).roles.items()
+                read.setdefault(constant[name], []).append(next((r for r, operands in roles if index in operands), ""))
+    return read
+
+
+def copied(graph: Graph) -> dict[str, str]:
+    """The constants that tensors are: each is itself, and what Identity gives is what it takes."""
+    found = {n: n for n in graph.constants}
+    for node in graph.all_nodes:
+        if node.key == _COPY and node.inputs[0] in found:
+            found[node.outputs[0]] = found[node.inputs[0]]
+    return found
+
+
 def _role(
     graph: Graph,
     name: str,
@@ -293,12 +337,15 @@ def _role(
     if rule.only_selects(name):
         return ConstantRole(CONSTANT, 3, "it only selects")
     value = graph.constants[name]
+    module = name not in graph.inline and _is_of_module(name)
     if value.size == 1:
-        module = name not in graph.inline and _is_of_module(name)
         why = "one entry, called as a module's" if module else "one entry, not called as a module's"
         return ConstantRole(WEIGHT if module else CONSTANT, 4, why)
-    if _varies(value):
+    equal, masking = _kinds(value)
+    if not equal and not masking:
         return ConstantRole(WEIGHT, 5, "several values, on a path to y")
+    if equal and module and _PARAMETER.search(_last(name)):
+        return ConstantRole(WEIGHT, 5, "all values are equal, called as a module's weight")
     return ConstantRole(CONSTANT, 5, "all values are equal, or a mask's")
 
 
@@ -338,18 +385,22 @@ def to_integers(node: Node, ops: Ops) -> bool:
 
 def _is_of_module(name: str) -> bool:
     """True for a name such as encoder.scale: parts, of which the last is none that an exporter makes up."""
-    *parts, last = re.split(r"[./]", name)
-    return bool(parts) and bool(last) and _EXPORTED.match(last) is None
+    last = _last(name)
+    return last not in ("", name) and _EXPORTED.match(last) is None
 
 
-def _varies(value: Array) -> bool:
-    """True for two different values or more, some other than 0, 1 and the large negative ones of a mask."""
-    flat, first, differs, other = value.reshape(-1), value.reshape(-1)[0], False, False
+def _last(name: str) -> str:
+    """The last of the parts of a name."""
+    return re.split(r"[./]", name)[-1]
+
+
+def _kinds(value: Array) -> tuple[bool, bool]:
+    """Whether all values are equal, and whether all are those of a mask: 0, 1 and large negative ones."""
+    flat, equal, masking = value.reshape(-1), True, True
     for start in range(0, flat.size, _AT_ONCE):
         part = flat[start : start + _AT_ONCE]
-        differs = differs or bool((part != first).any())
-        real = part.real
-        other = other or bool((~((part == 0) | (part == 1) | (real <= _LARGE_NEGATIVE))).any())
-        if differs and other:
-            return True
-    return False
+        equal = equal and bool((part == flat[0]).all())
+        masking = masking and bool(((part == 0) | (part == 1) | (part.real <= _LARGE_NEGATIVE)).all())
+        if not equal and not masking:
+            break
+    return equal, masking

@@ -5,6 +5,7 @@ A graph is rewritten once, before it is differentiated; what a node read as a we
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,7 +17,14 @@ from gradcheck_cli.export.parameters import lifted, opened, reading
 from gradcheck_cli.export.size_formulas import NUMBERS
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType
 from gradcheck_cli.op import Ops
-from gradcheck_cli.points.targets import differentiable_constants, fitting, matched_params, weights
+from gradcheck_cli.points.targets import (
+    copied,
+    differentiable_constants,
+    fitting,
+    matched_params,
+    said_of_merged,
+    weights,
+)
 
 
 class Trainables(Struct, frozen=True):
@@ -39,7 +47,7 @@ def trained_inputs(
     graph: Graph, ys: Sequence[str], globs: Sequence[str], lora: Sequence[str], ops: Ops, seed: int
 ) -> Trainables:
     """The graph with inputs for the weights, or for those that fit `globs`, and for the factors of `lora`, RANK:GLOB."""
-    graph = lifted(graph)
+    graph = _statistics_apart(lifted(graph))
     ranks = dict(_ranks(graph, ys, lora))
     names = matched_params(graph, ys, globs, (), ops) if globs else () if lora else weights(graph, ys, ops=ops)
     both = set(names) & set(ranks)
@@ -51,9 +59,30 @@ def trained_inputs(
     if other := next((n for n, v in values.items() if v.dtype.kind not in "fV"), None):
         raise UsageError(f"{shown(other)} is {values[other].dtype}; weights of real numbers can be trained.")
     wide = {n: v.astype(np.float32) if v.dtype.itemsize < 4 else v for n, v in values.items()}
+    merged = [*said_of_merged(graph, names, ops)]
     graph, factors = _adapted(opened(graph, wide), ranks, np.random.default_rng(seed))
     graph, statistics, updates, notes = _with_statistics(graph)
-    return Trainables(graph, {**wide, **factors}, statistics, updates, tuple(notes))
+    return Trainables(graph, {**wide, **factors}, statistics, updates, (*merged, *notes))
+
+
+def _statistics_apart(graph: Graph) -> Graph:
+    """The graph in which nothing but one layer reads the statistics of that layer.
+
+    Exporters keep equal tensors once: the mean of a model that was never trained is its bias, and that of other layers.
+    """
+    fresh, constants, nodes, constant = FreshNames(graph.tensors), dict(graph.constants), [], copied(graph)
+    readers = Counter(constant.get(name, name) for node in graph.all_nodes for name in node.inputs)
+    for node in graph.nodes:
+        if node.key == ("", "BatchNormalization"):
+            own = [*node.inputs]
+            for i in (3, 4):
+                kept = constant.get(own[i], "")
+                if kept and (readers[kept] > 1 or kept != own[i]):
+                    own[i] = fresh.fresh(f"{node.name or node.outputs[0]}/{('mean', 'var')[i - 3]}")
+                    constants[own[i]] = graph.constants[kept]
+            node = replace(node, inputs=tuple(own))
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), constants=constants)
 
 
 def _ranks(graph: Graph, ys: Sequence[str], lora: Iterable[str]) -> Iterator[tuple[str, int]]:

@@ -74,6 +74,18 @@ ROLES: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
         { a = Mul (x, w) b = Mul (a, ones) c = Mul (b, mask) d = Add (c, far) y = Add (d, near) }""",
         {"w": ("weight", 5), "ones": ("constant", 5), "mask": ("constant", 5), "far": ("constant", 5),
          "near": ("weight", 5)}),
+    "equal values called as a module's": ("""g (float[N, 3] x) => (float[N, 3] y)
+        <float[3] n_DOT_weight = {1, 1, 1}, float[3] n_DOT_in_proj_bias = {0, 0, 0}, float[3] vit_DOT_cls_token = {0, 0, 0},
+         float[3] d_SLASH_BiasAdd_SLASH_ReadVariableOp_COLON_0 = {0, 0, 0}, float[3] l_DOT_lambda_1 = {0.1, 0.1, 0.1},
+         float[3] l_DOT_mask = {1, 1, 1}, float[3] weight = {1, 1, 1}, float[3] l_DOT_biased = {1, 1, 1},
+         float[3] m_DOT_bias = {0, 1, 0}>
+        { c_DOT_weight = Constant <value_floats = [2.0, 2.0, 2.0]> ()
+          a = Mul (x, n_DOT_weight) b = Add (a, n_DOT_in_proj_bias) c = Add (b, vit_DOT_cls_token)
+          d = Add (c, d_SLASH_BiasAdd_SLASH_ReadVariableOp_COLON_0) e = Mul (d, l_DOT_lambda_1) f = Mul (e, l_DOT_mask)
+          g = Mul (f, weight) h = Mul (g, l_DOT_biased) i = Add (h, m_DOT_bias) y = Mul (i, c_DOT_weight) }""",
+        {"n.weight": ("weight", 5), "n.in_proj_bias": ("weight", 5), "vit.cls_token": ("weight", 5),
+         "d/BiasAdd/ReadVariableOp:0": ("weight", 5), "l.lambda_1": ("weight", 5), "l.mask": ("constant", 5),
+         "weight": ("constant", 5), "l.biased": ("constant", 5), "m.bias": ("constant", 5), "c.weight": ("constant", 5)}),
     "a mask of infinities": ("""g (float[N, 3] x) => (float[N, 3] y) <float[3] m = {0, 1, 0}, float[3] w = {1, 2, 3}>
         { i = Log (m) a = Add (x, i) y = Mul (a, w) }""", {"m": ("constant", 5), "w": ("weight", 5)}),
 }  # fmt: skip
@@ -123,6 +135,33 @@ def test_without_a_float_input_the_weights_are_x_and_without_those_nothing_is(tm
     told = "w [4,2] float32 (all values are equal, or a mask's) and 1 more constant. Check it: --param w"
     assert str(raised.value).endswith(told)
     assert gc.check(gc.load(tmp_path / "net.onnx"), param=["w"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "readers", "said"),
+    [
+        ("0, 0, 0", "z = Add (r, n_DOT_bias)", "n.bias (all its values are equal, and 2 nodes read it)"),
+        (
+            "0, 0, 0",
+            "i = Identity (n_DOT_bias) z = Add (r, i)",
+            "n.bias (all its values are equal, and 2 nodes read it)",
+        ),
+        ("0, 1, 2", "z = Add (r, n_DOT_bias)", ""),
+        ("0, 0, 0", "i = Identity (r) z = Sin (i)", ""),
+    ],
+)
+def test_equal_weights_that_an_exporter_may_have_made_one_are_told(
+    values: str, readers: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    text = f"""g (float[N, 3] x) => (float y) <float[3] n_DOT_bias = {{{values}}}>
+        {{ a = Add (x, n_DOT_bias) r = Tanh (a) {readers} y = ReduceSum <keepdims = 0> (z) }}"""
+    onnx.save(proto(text), tmp_path / "net.onnx")
+    for command in (["grad", "--params", "-o", "g.onnx"], ["step", "--loss", "y", "-o", "step"]):
+        *words, output = command
+        assert main([words[0], str(tmp_path / "net.onnx"), *words[1:], str(tmp_path / output)]) == 0
+        notes = " ".join(capsys.readouterr().out.split())
+        assert ("export without optimizing" in notes) == bool(said)
+        assert said in notes
 
 
 NET = """g (float[N, 3] x) => (float[N, 3] y) <float[3] enc_DOT_w = {1, 2, 3}, float[3] enc_DOT_b = {1, 1, 1},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from gradcheck_cli.checks.forward.runtime import GraphRuns
 from gradcheck_cli.errors import LimitError, UnsupportedError
 from gradcheck_cli.export.derivatives import export
 from gradcheck_cli.export.gradient_graph import graph_of
-from gradcheck_cli.export.proof import proven, reference, require_runs, sample
+from gradcheck_cli.export.proof import largest_gap, proven, reference, require_runs, sample
 from gradcheck_cli.formats.onnx.write import serialized, to_proto
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
@@ -201,6 +202,22 @@ def test_large_weights_are_held_against_the_model_too(tmp_path: Path, monkeypatc
     off = {**here, dw.name: here[dw.name] + np.eye(512, 600)[::-1] * np.abs(here[dw.name]).max() / 100}
     with pytest.raises(UnsupportedError, match="something else than the model"):
         [*proven(model, replace(made, trials=replace(made.trials, runs=({},))), {}, off)]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_arrays_in_any_layout_are_compared_where_they_lie(order: tuple[int, int, int]) -> None:
+    """A transposed gradient was copied as a whole for each block of its entries."""
+    w = np.random.default_rng(0).normal(size=(256, 32, 64)).transpose(order)
+    f = w.copy()
+    f[3, -1, 2] += 0.5
+    tracemalloc.start()
+    try:
+        found = largest_gap(w, f, lambda w, f: np.isfinite(w))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == (pytest.approx(0.5), np.abs(w).max())
+    assert peak < w.nbytes / 2
 
 
 def test_a_file_that_nothing_can_be_held_against_is_refused(tmp_path: Path) -> None:

@@ -274,6 +274,43 @@ def test_frozen_statistics_are_said(tmp_path: Path) -> None:
     assert any("1 of 1 BatchNormalization use the statistics in the file" in note for note in step.notes)
 
 
+APART = """s, b, m, v) h = Tanh (n) y, q, r = BatchNormalization TRAINED (h, t, d, m2, v2)"""
+MERGED: dict[str, str] = {
+    "directly": "one, zero, zero, one) h = Tanh (n) y, q, r = BatchNormalization TRAINED (h, t, d, zero, one)",
+    "by copies": """one, copy, zero, again) h = Tanh (n)
+        y, q, r = BatchNormalization TRAINED (h, t, d, copy, again)""",
+}
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("kind", MERGED)
+def test_statistics_that_an_exporter_has_merged_with_weights_are_their_layers_own(
+    kind: str, trained: bool, tmp_path: Path
+) -> None:
+    def step(layers: str) -> tuple[list[Array], list[Array]]:
+        """New weights and new statistics after a step."""
+        text = f"""<ir_version: 9, opset_import: ["" : 18]> g (double[N,2] x) => (double[N,2] y)
+            <double[2] s = {{1, 1}}, double[2] b = {{0, 0}}, double[2] m = {{0, 0}}, double[2] v = {{1, 1}},
+             double[2] one = {{1, 1}}, double[2] zero = {{0, 0}}, double[2] m2 = {{0, 0}}, double[2] v2 = {{1, 1}},
+             double[2] t = {{1, 2}}, double[2] d = {{0.5, 1.5}}>
+            {{ copy = Identity (zero) again = Identity (one) n, j, k = BatchNormalization TRAINED (x, {layers} }}"""
+        if not trained:
+            text = text.replace("n, j, k", "n").replace("y, q, r", "y")
+        text = text.replace("TRAINED", "<training_mode = 1>" if trained else "")
+        onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+        made = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,w", optimizer="sgd", lr=0.1)
+        x, w = np.random.default_rng(1).normal(size=(2, 5, 2))
+        out = stepped(made, x=x, w=w)
+        kept = [n for n in made.init if n not in made.params and made.init[n].shape == (2,)]
+        return [out[f"{n}_next"] for n in made.params], [out[f"{n}_next"] for n in kept]
+
+    (weights, statistics), (expected, means) = step(MERGED[kind]), step(APART)
+    assert [len(weights), len(statistics)] == [len(expected), len(means)] == [4, 4 if trained else 0]
+    found = [*sorted(weights, key=tuple), *sorted(statistics, key=tuple)]
+    for one, other in zip(found, [*sorted(expected, key=tuple), *sorted(means, key=tuple)], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
 BRANCHES = """<ir_version: 9, opset_import: ["" : 18]> g (bool c, float[N,2] x) => (float[N,2] y) {
     y = If(c) <then_branch = a () => (float[N,2] u) <float[2,2] w = {1, 2, 3, 4.5}> { u = MatMul(x, w) },
                else_branch = b () => (float[N,2] u) <float[2] v = {1, 2.5}> { u = Mul(x, v) }> }"""
