@@ -395,7 +395,7 @@ def _last(name: str) -> str:
 
 
 def _kinds(value: Array) -> tuple[bool, bool]:
-    """Whether all values are equal, and whether all are those of a mask: 0, 1 and large negative ones."""
+    """Tells if all values are equal, and if all are those of a mask: 0, 1 and large negative ones."""
     flat, equal, masking = value.reshape(-1), True, True
     for start in range(0, flat.size, _AT_ONCE):
         part = flat[start : start + _AT_ONCE]
