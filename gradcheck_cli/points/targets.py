@@ -234,6 +234,7 @@ def _type(graph: Graph, name: str) -> TensorType:
 
 CONSTANT = "constant"
 _EXPORTED = re.compile(r"constant|const(_|\d|$)|onnx::|val_", re.IGNORECASE)  # how exporters call what has no name
+_FILLED_IN = re.compile(r"constant|val_", re.IGNORECASE)  # how exporters call constants that they need themselves
 _PARAMETER = re.compile(
     r"(^|_)(weights?|bias(es)?|kernel|gamma|beta|scale|alpha|lambda|tau|temperature|embed(ding)?s?|tokens?|table|param"
     r"(eter)?s?)(_|\d|$)|ReadVariableOp"
@@ -331,7 +332,7 @@ def _role(
         return ConstantRole(WEIGHT, 1, "it was named" if name in named else "the file declares it so")
     of_operand = _by_operand(uses)
     if of_operand is not None:
-        return of_operand
+        return _filled_in(graph, name, of_operand) or of_operand
     if name not in needed:
         return ConstantRole(CONSTANT, 3, "no y depends on it")
     if rule.only_selects(name):
@@ -358,6 +359,14 @@ def _by_operand(uses: Iterable[tuple[Op, int]]) -> ConstantRole | None:
                 found.setdefault(role, f"operand {index} of {op.name}")
     first = next((r for r in (STATISTIC, QUANTIZATION, WEIGHT) if r in found), None)
     return None if first is None else ConstantRole(first, 2, found[first])
+
+
+def _filled_in(graph: Graph, name: str, found: ConstantRole) -> ConstantRole | None:
+    """The role of what an exporter gives an operator that needs a weight where the module has none, else None."""
+    value, made_up = graph.constants[name], name in graph.inline or _FILLED_IN.match(_last(name)) is not None
+    if found.role == WEIGHT and made_up and all(_kinds(value)) and value.reshape(-1)[0] in (0, 1):
+        return ConstantRole(CONSTANT, 2, f"{found.why}, filled in by an exporter: each is {value.reshape(-1)[0]:g}")
+    return None
 
 
 def _uses(graph: Graph, names: Iterable[str], ops: Ops) -> dict[str, list[tuple[Op, int]]]:

@@ -40,6 +40,15 @@ ROLES: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
         <float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] m = {1, 2}, float[2] v = {3, 4}>
         { y = BatchNormalization (x, s, b, m, v) }""",
         {"s": ("weight", 2), "b": ("weight", 2), "m": ("statistic", 2), "v": ("statistic", 2)}),
+    "filled in where an operator needs a weight and the module has none": ("""
+        g (float[N, 2, 3] x) => (float[N, 2, 2] y)
+        <float[2, 2, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2] val_3 = {0, 0}, float[2] val_4 = {0.25, 0.25},
+         float[2] m_DOT_val_5 = {1, 1}, float[2] onnx_COLON__COLON_Conv_6 = {0, 0}, float[2] b = {0, 0}>
+        { c = Conv (x, w, val_3) d = PRelu (c, val_4) one = Constant <value_floats = [1.0, 1.0]> ()
+          e = InstanceNormalization (d, one, b) f = InstanceNormalization (e, m_DOT_val_5, onnx_COLON__COLON_Conv_6)
+          y = Tanh (f) }""",
+        {"w": ("weight", 2), "val_3": ("constant", 2), "val_4": ("weight", 2), "one": ("constant", 2),
+         "b": ("weight", 2), "m.val_5": ("constant", 2), "onnx::Conv_6": ("weight", 2)}),
     "quantizers": ("""g (float[N, 2] x) => (float[N, 2] y) <float s = {0.5}, int8 z = {0}>
         { q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z) }""", {"s": ("quantization", 2)}),
     "a transposed operand of Gemm": ("""g (float[N, 2] x) => (float[N, 2] y) <float[2, 2] w = {1, 1, 1, 1}>

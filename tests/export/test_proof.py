@@ -83,6 +83,29 @@ def test_a_gradient_that_is_rounding_alone_is_not_called_wrong(seed: int, tmp_pa
     assert (list(made.notes), made.open_dims) == ([], ("N",))
 
 
+SHIFTED = """g (float[N, 5] x) => (float[N, 5] y)
+    <float[1] b = {0.5}, float[5] v = {1, -2, 3, -4, 5}, float large = {1e20}> {
+    z = Add (x, b)
+    p = Softmax (z)
+    q = Mul (p, v)
+    y = Mul (q, large)
+}"""  # as a key's bias in attention, or a bias before a normalization: nothing depends on it
+
+
+def test_rounding_of_a_gradient_that_is_zero_counts_by_what_it_is_rounding_of(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(HEAD + SHIFTED), tmp_path / "m.onnx")
+    model = gc.load(tmp_path / "m.onnx")
+    dx, db = gc.gradients(model["y"], [model["x"], model["b"]])
+    made = graph_of(model, [dx.name, db.name], {})
+    here = reference(model, made, {})
+    assert here is not None
+    assert 0 < abs(here[db.name]).max() < 1e-12 * abs(here[dx.name]).max()
+    assert [*proven(model, made, {}, {**here, db.name: -here[db.name]})] == []
+    for off in ({db.name: here[db.name] + 1e-9 * abs(here[dx.name]).max()}, {dx.name: here[dx.name] * 1.001}):
+        with pytest.raises(UnsupportedError, match="something else than the model"):
+            [*proven(model, replace(made, trials=replace(made.trials, runs=({},))), {}, {**here, **off})]
+
+
 @pytest.mark.parametrize("clip", ["", ", clip = 0.7"])
 def test_operators_that_a_runtime_reads_otherwise_are_told(clip: str, tmp_path: Path) -> None:
     lstm = f"y, h, c = LSTM <hidden_size = 1{clip}> (x, w, r)"
