@@ -100,27 +100,50 @@ def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array
 
 def clip_near_real(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
     """x bounded, decided on real parts."""
+    if low is not None and high is not None and is_relu6(low, high):
+        return smaller(high, larger(low, x))  # the first at a tie
     raised = x if low is None else larger(x, low)
     return raised if high is None else smaller(raised, high)
 
 
 def clip_piece(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
     """The branch: 0 where x is taken, 1 for the lower bound, 2 for the upper one."""
+    if is_relu6(low, high):
+        return np.where(x <= low, np.int8(1), np.where(x >= high, np.int8(2), np.int8(0)))
     raised = np.zeros(x.shape, np.int8) if low is None else np.where(x < low, np.int8(1), np.int8(0))
     return raised if high is None else np.where(clip(x, low) > high, np.int8(2), raised)
+
+
+def is_relu6(low: Array | None, high: Array | None) -> bool:
+    """True for the bounds of ReLU6, 0 and 6, at which frameworks take the bound; at others they take x, as clamp does.
+
+    In a net that was never trained units are exactly 0: those of a depthwise convolution of zeros, say.
+    """
+    return low is not None and high is not None and low.size == high.size == 1 and bool((low == 0) & (high == 6))
 
 
 def clip_vjp(ct: Var, y: Var, x: Var, *bounds: Var | None) -> tuple[Var | None, ...]:
     """ct to the operand that was taken: x or a bound."""
     low, high = (*bounds, None, None)[:2]
     ct_low = ct_high = None
-    if high is not None:
-        above = (x if low is None else sym.maximum(x, low)) > high
+    above, below = _beyond(x, low, high)
+    if above is not None:
         ct_high, ct = sym.where(above, ct, 0), sym.where(above, 0, ct)
-    if low is not None:
-        below = x < low
+    if below is not None:
         ct_low, ct = sym.where(below, ct, 0), sym.where(below, 0, ct)
     return (ct, ct_low, ct_high)[: 1 + len(bounds)]
+
+
+def _beyond(x: Var, low: Var | None, high: Var | None) -> tuple[Var | None, Var | None]:
+    """Where the upper bound is taken, and where the lower one is, if it is not above the upper one."""
+    if low is None or high is None:
+        return None if high is None else x > high, None if low is None else x < low
+    raised = sym.maximum(x, low)
+    if x.tape.fixed.issuperset((low.name, high.name)):
+        return (raised >= high, x <= low) if is_relu6(low.value, high.value) else (raised > high, x < low)
+    relu6 = sym.and_(sym.equal(low, 0), sym.equal(high, 6))  # bounds in the dtype of x are no constants
+    ends = sym.and_(relu6, sym.equal(x, low)), sym.and_(relu6, sym.equal(raised, high))
+    return sym.or_(raised > high, ends[1]), sym.or_(x < low, ends[0])
 
 
 def hard_sigmoid(x: Var, *, alpha: float = HARD_SLOPE, beta: float = 0.5) -> Var:
