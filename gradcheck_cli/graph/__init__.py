@@ -104,7 +104,8 @@ class Graph:
 
     `types` holds the declared type of any tensor.  A subgraph may read names of the graph around it.  An input that is
     also a constant is an input with a default value.  Of the constants, the file declares those in `trained` to be
-    weights; `inline` ones are values of Constant nodes.
+    weights; `inline` ones are values of Constant nodes; `modules` tells of the exporter's modules' own whether they are
+    parameters, else buffers.
     """
 
     inputs: tuple[str, ...]
@@ -116,6 +117,7 @@ class Graph:
     name: str = "graph"
     trained: frozenset[str] = frozenset()
     inline: frozenset[str] = frozenset()
+    modules: Mapping[str, bool] = field(default_factory=lambda: _NOTHING)
 
     def __post_init__(self) -> None:
         seen = {*self.inputs, *self.constants}

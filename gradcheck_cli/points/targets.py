@@ -289,14 +289,19 @@ def said_of_merged(graph: Graph, names: Iterable[str], ops: Ops = OPS) -> Iterat
     weighed = [n for n in names if n in graph.constants]
     read = _readers(graph, ops) if weighed else {}
     several = [n for n in weighed if len(read.get(n, ())) > 1]
-    both = [n for n, roles in read.items() if {STATISTIC, WEIGHT} <= {*roles}]
-    for found, what in ((several, "one weight here"), (both, "a statistic here, not trained")):
+    left = [n for n, roles in read.items() if n not in several and WEIGHT in roles and _is_kept(graph, n, roles)]
+    for found, what in ((several, "one weight here"), (left, "kept here, not trained")):
         equal = [n for n in found if _kinds(graph.constants[n])[0]]
         if equal:
             more = f" and {len(equal) - 1} more" if equal[1:] else ""
             told = f"{shown(equal[0])} (all its values are equal, and {len(read[equal[0]])} nodes read it){more}"
             yield (f"{told}: {what}. If the exporter made it of several equal ones, export without optimizing: "
                    "torch.onnx.export(..., dynamo=True, optimize=False)")  # fmt: skip
+
+
+def _is_kept(graph: Graph, name: str, roles: Sequence[str]) -> bool:
+    """True for what is a statistic too, or a buffer that several nodes read."""
+    return STATISTIC in roles or (graph.modules.get(name) is False and len(roles) > 1)
 
 
 def _readers(graph: Graph, ops: Ops) -> dict[str, list[str]]:
@@ -330,7 +335,11 @@ def _role(
 ) -> ConstantRole:
     if name in named or name in graph.trained:
         return ConstantRole(WEIGHT, 1, "it was named" if name in named else "the file declares it so")
-    of_operand = _by_operand(uses)
+    of_operand, of_module = _by_operand(uses), graph.modules.get(name)
+    if of_module is False and (of_operand is None or of_operand.role == WEIGHT):
+        return ConstantRole(CONSTANT, 1, "the file declares it a buffer")
+    if of_module and name in needed and not rule.only_selects(name):
+        return ConstantRole(WEIGHT, 1, "the file declares it a parameter")
     if of_operand is not None:
         return _filled_in(graph, name, of_operand) or of_operand
     if name not in needed:

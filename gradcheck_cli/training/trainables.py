@@ -71,6 +71,7 @@ def _statistics_apart(graph: Graph) -> Graph:
     Exporters keep equal tensors once: the mean of a model that was never trained is its bias, and that of other layers.
     """
     fresh, constants, nodes, constant = FreshNames(graph.tensors), dict(graph.constants), [], copied(graph)
+    modules = dict(graph.modules)
     readers = Counter(constant.get(name, name) for node in graph.all_nodes for name in node.inputs)
     for node in graph.nodes:
         if node.key == ("", "BatchNormalization"):
@@ -80,9 +81,10 @@ def _statistics_apart(graph: Graph) -> Graph:
                 if kept and (readers[kept] > 1 or kept != own[i]):
                     own[i] = fresh.fresh(f"{node.name or node.outputs[0]}/{('mean', 'var')[i - 3]}")
                     constants[own[i]] = graph.constants[kept]
+                    modules.pop(kept, None)  # which may be a weight that was merged with a buffer
             node = replace(node, inputs=tuple(own))
         nodes.append(node)
-    return replace(graph, nodes=tuple(nodes), constants=constants)
+    return replace(graph, nodes=tuple(nodes), constants=constants, modules=modules)
 
 
 def _ranks(graph: Graph, ys: Sequence[str], lora: Iterable[str]) -> Iterator[tuple[str, int]]:

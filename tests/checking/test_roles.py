@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -107,6 +108,33 @@ def test_the_first_rule_that_holds_gives_the_role(name: str):
     found = constant_roles(graph, [n for n in graph.outputs if n != "k"])
     assert {n: (each.role, each.rule) for n, each in found.items()} == expected
     assert all(each.why for each in found.values())
+
+
+DECLARED = {"k": "BUFFER", "s": "PARAMETER", "b": "BUFFER", "m": "BUFFER", "v": "BUFFER", "t": "BUFFER",
+            "e": "CONSTANT_TENSOR", "u": "PARAMETER", "x": "USER_INPUT"}  # fmt: skip
+MODULES = """g (float[N, 2, 3] x) => (float[N, 2, 3] y, float[2] z)
+    <float[2, 2, 1] k = {1, 2, 3, 4}, float[2] s = {1, 1}, float[2] b = {0, 1}, float[2] m = {1, 2}, float[2] v = {3, 4},
+     float[3] t = {1, 2, 3}, float e = {2}, float[2] u = {1, 2}, float[3] w = {4, 5, 6}>
+    { c = Conv (x, k) n = BatchNormalization (c, s, b, m, v) h = Mul (n, t) i = Mul (h, w) y = Mul (i, e) z = Sin (u) }"""
+
+
+def declared(text: str, kinds: Mapping[str, str]) -> onnx.ModelProto:
+    """A model in which PyTorch's exporter says what its tensors are."""
+    model = proto(text)
+    for name, kind in kinds.items():
+        info = model.graph.value_info.add(name=name)
+        info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        info.metadata_props.add(key="pkg.torch.export.graph_signature.InputSpec.kind", value=kind)
+    return model
+
+
+def test_parameters_and_buffers_of_modules_are_what_the_exporter_declares():
+    graph = read_proto(declared(MODULES, DECLARED)).graph
+    found = {n: (each.role, each.rule) for n, each in constant_roles(graph, ["y"]).items()}
+    assert found == {
+        "k": ("constant", 1), "s": ("weight", 1), "b": ("constant", 1), "m": ("statistic", 2), "v": ("statistic", 2),
+        "t": ("constant", 1), "e": ("constant", 1), "u": ("constant", 3), "w": ("weight", 5),
+    }  # fmt: skip
 
 
 SPEC = """gradcheck: 1

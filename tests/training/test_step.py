@@ -283,11 +283,12 @@ MERGED: dict[str, str] = {
 
 
 @pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("buffers", [(), ("one", "zero")])
 @pytest.mark.parametrize("kind", MERGED)
 def test_statistics_that_an_exporter_has_merged_with_weights_are_their_layers_own(
-    kind: str, trained: bool, tmp_path: Path
+    kind: str, buffers: Sequence[str], trained: bool, tmp_path: Path
 ) -> None:
-    def step(layers: str) -> tuple[list[Array], list[Array]]:
+    def step(layers: str, buffers: Sequence[str] = ()) -> tuple[list[Array], list[Array]]:
         """New weights and new statistics after a step."""
         text = f"""<ir_version: 9, opset_import: ["" : 18]> g (double[N,2] x) => (double[N,2] y)
             <double[2] s = {{1, 1}}, double[2] b = {{0, 0}}, double[2] m = {{0, 0}}, double[2] v = {{1, 1}},
@@ -297,14 +298,19 @@ def test_statistics_that_an_exporter_has_merged_with_weights_are_their_layers_ow
         if not trained:
             text = text.replace("n, j, k", "n").replace("y, q, r", "y")
         text = text.replace("TRAINED", "<training_mode = 1>" if trained else "")
-        onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+        proto = onnx.parser.parse_model(text)
+        for name in buffers:  # as PyTorch's exporter calls what is left of a buffer and a parameter
+            info = proto.graph.value_info.add(name=name)
+            info.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+            info.metadata_props.add(key="pkg.torch.export.graph_signature.InputSpec.kind", value="BUFFER")
+        onnx.save(proto, tmp_path / "m.onnx")
         made = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,w", optimizer="sgd", lr=0.1)
         x, w = np.random.default_rng(1).normal(size=(2, 5, 2))
         out = stepped(made, x=x, w=w)
         kept = [n for n in made.init if n not in made.params and made.init[n].shape == (2,)]
         return [out[f"{n}_next"] for n in made.params], [out[f"{n}_next"] for n in kept]
 
-    (weights, statistics), (expected, means) = step(MERGED[kind]), step(APART)
+    (weights, statistics), (expected, means) = step(MERGED[kind], buffers), step(APART)
     assert [len(weights), len(statistics)] == [len(expected), len(means)] == [4, 4 if trained else 0]
     found = [*sorted(weights, key=tuple), *sorted(statistics, key=tuple)]
     for one, other in zip(found, [*sorted(expected, key=tuple), *sorted(means, key=tuple)], strict=True):

@@ -16,7 +16,16 @@ import numpy as np
 import onnx
 from msgspec import Struct, field, structs
 from numpy.typing import DTypeLike
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, SparseTensorProto, TensorProto
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+)
 
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.formats.gradient_nodes import with_bodies
@@ -160,6 +169,7 @@ class Body(Struct, frozen=True):
     constants: dict[str, Array] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
     inline: set[str] = field(default_factory=set)  # constants that Constant nodes hold
+    modules: dict[str, bool] = field(default_factory=dict)  # parameters of modules, and buffers
 
     def take(self, proto: GraphProto) -> None:
         """Adds the constants, declared types and nodes of a graph."""
@@ -172,6 +182,7 @@ class Body(Struct, frozen=True):
             self.constants[self.scope.name(sparse.values.name)] = self.array(sparse)
         for infos in (proto.value_info, proto.output, proto.input):
             self.types.update({self.scope.name(name): kind for name, kind in types_of(infos).items()})
+        self.modules.update({self.scope.name(name): kind for name, kind in _of_modules(proto.value_info)})
         for index, node in enumerate(proto.node):
             self.add(index, node)
 
@@ -186,6 +197,7 @@ class Body(Struct, frozen=True):
             opset={**self.reader.opset, "": NEWEST},
             name=name,
             inline=frozenset(self.inline),
+            modules=self.modules,
         )
 
     def add(self, index: int, proto: NodeProto) -> None:
@@ -361,3 +373,11 @@ def _with_shapes(nodes: Iterable[Node], types: Mapping[str, TensorType]) -> Iter
         else:
             shape = tuple(dim if isinstance(dim, int) else -1 for dim in declared.shape)
             yield replace(node, attrs={**node.attrs, "shape": shape})
+
+
+def _of_modules(infos: Iterable[ValueInfoProto]) -> Iterator[tuple[str, bool]]:
+    """Tensors that PyTorch's exporter declares to be parameters of modules, True, or buffers and the like, False."""
+    for info in infos:
+        for entry in info.metadata_props:
+            if entry.key == "pkg.torch.export.graph_signature.InputSpec.kind" and entry.value != "USER_INPUT":
+                yield info.name, entry.value == "PARAMETER"
