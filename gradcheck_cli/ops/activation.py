@@ -135,7 +135,7 @@ def clip_vjp(ct: Var, y: Var, x: Var, *bounds: Var | None) -> tuple[Var | None, 
 
 
 def _beyond(x: Var, low: Var | None, high: Var | None) -> tuple[Var | None, Var | None]:
-    """Where the upper bound is taken, and where the lower one is, if it is not above the upper one."""
+    """Masks of the entries for which the upper bound is taken, and of those for which x is below the lower one."""
     if low is None or high is None:
         return None if high is None else x > high, None if low is None else x < low
     raised = sym.maximum(x, low)
