@@ -274,9 +274,7 @@ def largest_gap(wanted: Array, found: Array, where: Callable[[Array, Array], Arr
     Of large arrays some entries at a time, as whole ones in between would take as much memory and more time.
     """
     gap = largest = 0.0
-    flat = [
-        x.reshape(-1) if x.flags.c_contiguous else x.flat for x in (wanted, found)
-    ]  # transposed ones are not copied
+    flat = [x.reshape(-1) if x.flags.c_contiguous else x.flat for x in (wanted, found)]  # no copies of transposed ones
     for some in blocks(wanted.size, 1):
         w, f = (x[some] for x in flat)
         if not (kept := where(w, f)).all():

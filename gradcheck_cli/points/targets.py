@@ -374,7 +374,9 @@ def _filled_in(graph: Graph, name: str, found: ConstantRole) -> ConstantRole | N
     """The role of what an exporter gives an operator that needs a weight where the module has none, else None."""
     value, made_up = graph.constants[name], name in graph.inline or _FILLED_IN.match(_last(name)) is not None
     if found.role == WEIGHT and made_up and all(_kinds(value)) and value.reshape(-1)[0] in (0, 1):
-        return ConstantRole(CONSTANT, 2, f"{found.why}, filled in by an exporter: each is {value.reshape(-1)[0]:g}")
+        return ConstantRole(
+            CONSTANT, 2, f"{found.why}, filled in by an exporter: each is {value.reshape(-1)[0] == 1:d}"
+        )
     return None
 
 
