@@ -235,6 +235,7 @@ class Settings:
         "zoo reproduce diff file",
         checks="Values of any tensors, fixed during the check.", form="NAME=VALUE|@FILE[:KEY]",
         spelt=("--extra-feed-dict", "--feed"), grad="Fix a tensor in the file, inner ones included.",
+        step="Fix a tensor in the files, inner ones included.",
     )  # fmt: skip
     init_targets: tuple[str, ...] = _setting(
         (), "names", "Inputs", "Initialization to run first: a group of a spec's `init:`, or training_info of an "

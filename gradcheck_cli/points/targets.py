@@ -51,8 +51,9 @@ def choose_x(
 
 
 def matched_params(
-    graph: Graph, ys: Sequence[str], patterns: Sequence[str], trained: Sequence[str] = (), ops: Ops = OPS
-) -> tuple[str, ...]:
+    graph: Graph, ys: Sequence[str], patterns: Sequence[str], trained: Sequence[str] = (), ops: Ops = OPS,
+    option: str = "--param ",
+) -> tuple[str, ...]:  # fmt: skip
     """Constants by name or glob beside those in `trained`, of any role; a pattern that begins with ! leaves out.
 
     If all patterns leave out, they leave out of the weights.  UsageError for a pattern that fits nothing.
@@ -61,10 +62,10 @@ def matched_params(
     wanted = [each for each in patterns if not each.startswith("!")]
     found = dict.fromkeys(trained if wanted or trained or not patterns else weights(graph, ys, ops=ops))
     for pattern in wanted:
-        found.update(dict.fromkeys(fitting(known, pattern, "--param ")))
+        found.update(dict.fromkeys(fitting(known, pattern, option)))
     for pattern in patterns:
         if pattern.startswith("!"):
-            for name in fitting(known, pattern[1:], "--param !"):
+            for name in fitting(known, pattern[1:], f"{option}!"):
                 found.pop(name, None)
     return tuple(found)
 

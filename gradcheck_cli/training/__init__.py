@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from gradcheck_cli.autodiff.backward import add_n
-from gradcheck_cli.errors import UsageError
+from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.export.derivatives import derivatives
 from gradcheck_cli.export.gradient_graph import Written, graph_of
 from gradcheck_cli.export.inner import relabeled
@@ -20,6 +20,7 @@ from gradcheck_cli.graph import Array, FreshNames, Graph, computing
 from gradcheck_cli.model import Model, arguments
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops.straight import estimated
+from gradcheck_cli.settings import Settings
 from gradcheck_cli.training.losses import LOSSES, MEASURES, METRICS, with_measure
 from gradcheck_cli.training.optimizers import NORM, RATE, STEP, Update, optimizer_of
 from gradcheck_cli.training.trainables import Trainables, trained_inputs
@@ -69,7 +70,7 @@ def training_step(
     model: Model, *, loss: str, optimizer: str = "adam", lr: float | None = None, weight_decay: float | None = None,
     trainable: str | Sequence[str] = (), lora: str | Sequence[str] = (), clip_norm: float | None = None,
     accumulate: int = 1, loss_scale: float | None = None, metrics: str | Sequence[str] = (),
-    straight_through: bool = False, seed: int = 0,
+    straight_through: bool = False, seed: int = 0, feeds: Mapping[Any, Any] | None = None,
 ) -> TrainingStep:  # fmt: skip
     """The graphs of one step of training a model.
 
@@ -91,6 +92,7 @@ def training_step(
         metrics: further outputs: tensors of the model, grad_norm, or accuracy:PREDICTION,LABELS.
         straight_through: gradients go through what rounds.
         seed: of the first values of low-rank factors.
+        feeds: values by tensor or name that the graphs hold as constants.
 
     Returns:
         A `TrainingStep`.
@@ -100,8 +102,30 @@ def training_step(
         UnsupportedError: a gradient that no file can hold.
     """
     how = Update(optimizer_of(optimizer, weight_decay), clip_norm, _whole(accumulate), loss_scale)
+    if feeds:
+        model = _with_constants(model, arguments.feeds(model, feeds, "feeds"))
     making = _Making(model, loss, how, _each(trainable), _each(lora), _each(metrics), straight_through, seed)
     return making.step(how.optimizer.lr if lr is None else float(lr))
+
+
+def _with_constants(model: Model, feeds: Mapping[str, Any]) -> Model:
+    """The model with constants in the place of some tensors; they are not trained."""
+    graph, values = model.graph, model.tape([*feeds], Settings(extra_feed_dict=feeds, dtype="model")).values
+    if other := next((n for n in feeds if n not in values), None):
+        raise UsageError(f"feeds: {shown(other)} is no tensor; a training step holds values of tensors.")
+    fresh = FreshNames(graph.tensors)
+    made = {n: fresh.fresh(f"{n}/computed") for node in graph.nodes for n in node.outputs if n in feeds}
+    nodes = [replace(node, outputs=tuple(made.get(n, n) for n in node.outputs)) for node in graph.nodes]
+    nodes = [nodes[i] for i in computing(nodes, graph.outputs)[0]]
+    read = {*graph.outputs, *(n for node in nodes for n in node.reads)}
+    fixed = replace(
+        graph,
+        inputs=tuple(n for n in graph.inputs if n not in feeds and n in read),
+        nodes=tuple(nodes),
+        constants={**graph.constants, **{n: values[n] for n in feeds}},
+        modules={**graph.modules, **dict.fromkeys(feeds, False)},
+    )
+    return Model(structs.replace(model.source, graph=fixed), model.ops, model.dims)
 
 
 def _each(texts: str | Sequence[str]) -> tuple[str, ...]:

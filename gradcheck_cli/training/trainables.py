@@ -49,7 +49,13 @@ def trained_inputs(
     """The graph with inputs for the weights, or for those that fit `globs`, and for the factors of `lora`, RANK:GLOB."""
     graph = _statistics_apart(lifted(graph))
     ranks = dict(_ranks(graph, ys, lora))
-    names = matched_params(graph, ys, globs, (), ops) if globs else () if lora else weights(graph, ys, ops=ops)
+    names = (
+        matched_params(graph, ys, globs, (), ops, "--trainable ")
+        if globs
+        else ()
+        if lora
+        else weights(graph, ys, ops=ops)
+    )
     both = set(names) & set(ranks)
     if both:
         raise UsageError(f"--lora and --trainable both name {', '.join(map(shown, sorted(both)))}.")

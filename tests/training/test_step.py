@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 import gradcheck_cli as gc
+from gradcheck_cli.cli import main
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.training.optimizers import OPTIMIZERS as KNOWN
 from tests.training.nets import NETS
@@ -262,6 +263,48 @@ def test_statistics_that_the_model_trains_are_state(tmp_path: Path) -> None:
     c = np.einsum("nchwij,mcij->nmhw", taps, w["k1"])
     np.testing.assert_allclose(made["mean_next"], 0.1 * c.mean((0, 2, 3)), rtol=1e-6)
     np.testing.assert_allclose(made["var_next"], 0.9 + 0.1 * c.var((0, 2, 3)), rtol=1e-6)
+
+
+LENGTHS = """<ir_version: 9, opset_import: ["" : 18]>
+    g (float[N,4] x, int64[1] count, float[4] shift) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7},
+        int64[1] one = {1}, int64[1] zero = {0}, int64[2] shape = {4, 4}> {
+        h = MatMul (x, w)
+        part = Slice (h, zero, count, zero, one)
+        square = Reshape (part, shape)
+        y = Add (square, shift)
+    }"""  # which runs where as many rows are taken as the shape says
+
+
+def test_values_that_are_fed_are_held_by_the_files_and_not_trained(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(LENGTHS), tmp_path / "m.onnx")
+    words = ["--loss", "mse:y,t", "--optimizer", "sgd", "--lr", "0.1", "--feed", "count=4", "--feed", "shift=[1,2,3,4]"]
+    assert main(["step", str(tmp_path / "m.onnx"), *words, "-o", str(tmp_path / "step")]) == 0
+    train = onnx.load(tmp_path / "step" / "train.onnx")
+    assert {i.name for i in train.graph.input} == {"x", "t", "w", "learning_rate", "step"}
+    shift = np.arange(1.0, 5.0)
+    given = {"count": 4, "shift": shift}
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t", optimizer="sgd", lr=0.1, feeds=given)
+    assert {*step.train.graph.inputs} == {i.name for i in train.graph.input}
+    x, t = np.random.default_rng(1).normal(size=(2, 4, 4))
+    made, w = stepped(step, x=x, t=t), step.init["w"]
+    np.testing.assert_allclose(made["w_next"], w - 0.1 * x.T @ (x @ w + shift - t) / 8, rtol=1e-9)
+
+
+def test_an_inner_tensor_can_be_fed_too(tmp_path: Path) -> None:
+    text = LENGTHS.replace("y = Add (square, shift)", "a = Add (square, shift) y = Mul (a, w)")
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    model, h, t = gc.load(tmp_path / "m.onnx"), *np.random.default_rng(2).normal(size=(2, 4, 4))
+    with pytest.raises(UsageError, match="no weights to train"):
+        gc.training_step(model, loss="mse:a,t", feeds={"square": h})
+    step = gc.training_step(model, loss="mse:y,t", optimizer="sgd", lr=0.1, feeds={"square": h, "shift": 1.0})
+    w = step.init["w"]
+    np.testing.assert_allclose(stepped(step, t=t)["w_next"], w - 0.1 * (h + 1) * ((h + 1) * w - t) / 8, rtol=1e-6)
+
+
+def test_a_glob_that_fits_nothing_is_told_by_its_own_option(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(LENGTHS), tmp_path / "m.onnx")
+    with pytest.raises(UsageError, match=r"^--trainable v fits no tensor"):
+        gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t", trainable="v", feeds={"count": 4})
 
 
 def test_frozen_statistics_are_said(tmp_path: Path) -> None:
