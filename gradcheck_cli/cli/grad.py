@@ -160,13 +160,12 @@ def _written(
     from pathlib import Path
 
     from gradcheck_cli.checks.forward.runtime import runs
-    from gradcheck_cli.cli.resolve import resolve
+    from gradcheck_cli.cli.resolve import feeds_of
     from gradcheck_cli.errors import UsageError
     from gradcheck_cli.export.derivatives import export, require_other_file
 
     require_other_file(model, Path(output))
-    given = [{"extra_feed_dict": options["extra_feed_dict"]}] if options["extra_feed_dict"] else []
-    feeds = resolve(model.source, given).extra_feed_dict
+    feeds = feeds_of(model.source, options["extra_feed_dict"])
     added = _added(model, options, tuple(weights))
     if not added.results:
         raise UsageError(f"nothing depends on {', '.join(added.missing)} here; {_instead(model, options)}.")

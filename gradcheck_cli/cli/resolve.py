@@ -387,6 +387,11 @@ def _claimed(text: str, where: str) -> str | Numbers:
     return Numbers(_parsed(array_of, text, where), text[1:]) if text.startswith("@") else text
 
 
+def feeds_of(source: Source, texts: Sequence[str]) -> Mapping[str, Any]:
+    """Values by name from --feed, of a model for which nothing else is to be resolved."""
+    return resolve(source, [{"extra_feed_dict": texts}] if texts else []).extra_feed_dict
+
+
 def dims_of(texts: Iterable[str], option: str = "--dim") -> dict[str, int]:
     """Sizes by name from NAME=INT."""
     found = {}

@@ -268,8 +268,10 @@ def _distance(wanted: Array, found: Array) -> float:
     return gap / largest if largest > _NOTHING else 0.0
 
 
-def largest_gap(wanted: Array, found: Array, where: Callable[[Array, Array], Array]) -> tuple[float, float]:
-    """The largest difference, and the largest of the wanted entries, of those that `where` keeps.
+def largest_gap(
+    wanted: Array, found: Array, where: Callable[[Array, Array], Array] = lambda w, f: np.isfinite(w)
+) -> tuple[float, float]:
+    """The largest difference, and the largest of the wanted entries, of those that `where` keeps: the finite ones.
 
     Of large arrays some entries at a time, as whole ones in between would take as much memory and more time.
     """
@@ -356,8 +358,8 @@ def _is_rounding(far: Mapping[str, tuple[Array, Array]], nudged: Mapping[str, Ar
     for name, (wanted, found) in far.items():
         if found.shape != nudged[name].shape:
             return False
-        gap, _ = largest_gap(wanted, found, lambda w, f: np.isfinite(w))
-        noise, _ = largest_gap(found, nudged[name], lambda w, f: np.isfinite(w))
+        gap, _ = largest_gap(wanted, found)
+        noise, _ = largest_gap(found, nudged[name])
         if not gap <= _NOISE * noise:
             return False
     return True
@@ -387,5 +389,5 @@ def drawing_in_turn(ops: Ops) -> Ops:
 
 def _near(wanted: Array, found: Array, near: float) -> bool:
     """True for arrays that are equal up to rounding, wherever the wanted values are finite."""
-    gap, largest = largest_gap(wanted, found, lambda w, f: np.isfinite(w))
+    gap, largest = largest_gap(wanted, found)
     return gap <= max(near * largest, _ZERO)

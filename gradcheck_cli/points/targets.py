@@ -312,8 +312,7 @@ def _readers(graph: Graph, ops: Ops) -> dict[str, list[str]]:
     for node in graph.all_nodes:
         for index, name in enumerate(node.inputs):
             if name in constant and node.key != _COPY:
-                roles = operator_of(ops, node).roles.items()
-                read.setdefault(constant[name], []).append(next((r for r, operands in roles if index in operands), ""))
+                read.setdefault(constant[name], []).append(_role_in(operator_of(ops, node), index))
     return read
 
 
@@ -364,11 +363,14 @@ def _by_operand(uses: Iterable[tuple[Op, int]]) -> ConstantRole | None:
     """The role of an operand of known operators; of several roles a weight counts last."""
     found: dict[str, str] = {}
     for op, index in uses:
-        for role, operands in op.roles.items():
-            if index in operands:
-                found.setdefault(role, f"operand {index} of {op.name}")
+        found.setdefault(_role_in(op, index), f"operand {index} of {op.name}")
     first = next((r for r in (STATISTIC, QUANTIZATION, WEIGHT) if r in found), None)
     return None if first is None else ConstantRole(first, 2, found[first])
+
+
+def _role_in(op: Op, operand: int) -> str:
+    """The role of a constant as an operand of an operator; "" where the operand has none."""
+    return next((role for role, operands in op.roles.items() if operand in operands), "")
 
 
 def _filled_in(graph: Graph, name: str, found: ConstantRole) -> ConstantRole | None:

@@ -49,13 +49,10 @@ def trained_inputs(
     """The graph with inputs for the weights, or for those that fit `globs`, and for the factors of `lora`, RANK:GLOB."""
     graph = _statistics_apart(lifted(graph))
     ranks = dict(_ranks(graph, ys, lora))
-    names = (
-        matched_params(graph, ys, globs, (), ops, "--trainable ")
-        if globs
-        else ()
-        if lora
-        else weights(graph, ys, ops=ops)
-    )
+    if globs:
+        names = matched_params(graph, ys, globs, (), ops, "--trainable ")
+    else:
+        names = () if lora else weights(graph, ys, ops=ops)
     both = set(names) & set(ranks)
     if both:
         raise UsageError(f"--lora and --trainable both name {', '.join(map(shown, sorted(both)))}.")

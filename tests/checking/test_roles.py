@@ -118,18 +118,17 @@ MODULES = """g (float[N, 2, 3] x) => (float[N, 2, 3] y, float[2] z)
     { c = Conv (x, k) n = BatchNormalization (c, s, b, m, v) h = Mul (n, t) i = Mul (h, w) y = Mul (i, e) z = Sin (u) }"""
 
 
-def declared(text: str, kinds: Mapping[str, str]) -> onnx.ModelProto:
+def declared(model: onnx.ModelProto, kinds: Mapping[str, str], dtype: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
     """A model in which PyTorch's exporter says what its tensors are."""
-    model = proto(text)
     for name, kind in kinds.items():
         info = model.graph.value_info.add(name=name)
-        info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        info.type.tensor_type.elem_type = dtype
         info.metadata_props.add(key="pkg.torch.export.graph_signature.InputSpec.kind", value=kind)
     return model
 
 
 def test_parameters_and_buffers_of_modules_are_what_the_exporter_declares():
-    graph = read_proto(declared(MODULES, DECLARED)).graph
+    graph = read_proto(declared(proto(MODULES), DECLARED)).graph
     found = {n: (each.role, each.rule) for n, each in constant_roles(graph, ["y"]).items()}
     assert found == {
         "k": ("constant", 1), "s": ("weight", 1), "b": ("constant", 1), "m": ("statistic", 2), "v": ("statistic", 2),

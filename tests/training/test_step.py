@@ -17,6 +17,7 @@ import gradcheck_cli as gc
 from gradcheck_cli.cli import main
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.training.optimizers import OPTIMIZERS as KNOWN
+from tests.checking.test_roles import declared
 from tests.training.nets import NETS
 
 Array = np.ndarray[Any, Any]
@@ -341,11 +342,8 @@ def test_statistics_that_an_exporter_has_merged_with_weights_are_their_layers_ow
         if not trained:
             text = text.replace("n, j, k", "n").replace("y, q, r", "y")
         text = text.replace("TRAINED", "<training_mode = 1>" if trained else "")
-        proto = onnx.parser.parse_model(text)
-        for name in buffers:  # as PyTorch's exporter calls what is left of a buffer and a parameter
-            info = proto.graph.value_info.add(name=name)
-            info.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-            info.metadata_props.add(key="pkg.torch.export.graph_signature.InputSpec.kind", value="BUFFER")
+        kinds = dict.fromkeys(buffers, "BUFFER")  # as PyTorch's exporter calls what is left of a buffer and a parameter
+        proto = declared(onnx.parser.parse_model(text), kinds, onnx.TensorProto.DOUBLE)
         onnx.save(proto, tmp_path / "m.onnx")
         made = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,w", optimizer="sgd", lr=0.1)
         x, w = np.random.default_rng(1).normal(size=(2, 5, 2))
