@@ -146,8 +146,7 @@ class Op:
     branch    `(*arrays, **metadata) -> array`: the active piece of a piecewise operator, entry by entry.
     ordered   the operator compares values, so that it has no meaning for complex numbers.
     normwise  rounding errors are relative to the largest entry of a result, not to each: a fast transform.
-    backward_stable  its result is exact for operands moved by a rounding, and may be far from exact for the given ones:
-              a factorization of a matrix.
+    backward_stable  its result is exact for operands moved by a rounding, not for the given ones: a factorization.
     stored    the operator works on the bits of numbers: its kernel gets the dtypes that the model names, not wider ones.
     widens    an operand in a narrower floating-point dtype than the others gives the same result.
     containers  the operator on sequences, optionals or maps, written in symbolic functions of the tensors inside.
@@ -166,12 +165,11 @@ class Op:
     like      the operand whose dtype the first result has; None: a dtype of its own.
     integral  the outputs that are integers or truth values by nature.
     sized_by  operands whose values decide on the shape of a result, beside the static ones.  None: the rank alone does.
-    moves     how a result has entries of operand 0 as they are: "all" of them, in another layout; a "part" that
-              attributes name; those that indices "picked" or that data "selected"; all "within" the same range.  Of
-              several operands: all of them "joined", or "either" of two.
+    moves     how a result has entries of operand 0 as they are: "all" of them, in another layout; a "part" that attributes
+              name; those that indices "picked" or that data "selected"; all "within" the same range.  Of several
+              operands: all of them "joined", or "either" of two.
     same_axes  the axes of the result are those of operand 0, as they are of any elementwise operator.
-    space     it reads the axes of operand 0 from the third on as those of a signal or an image: in "windows", or
-              "resized" as a whole.
+    space     it reads the axes of operand 0 from the third on as those of an image: in "windows" or "resized" as a whole.
     channels  the axis of its result along which a layer's units lie: 1 or -1.
     layer     it is a layer where it has weights among its operands.  None: unless it is elementwise or linear in each.
     bends     groups of operands: it is not linear in data that are all of one, beside what `linear` says.
@@ -188,6 +186,7 @@ class Op:
               the result; it looks for "maxima" in windows.  Of a run, as a function of the operands' shapes.
     elsewhere  how onnxruntime rounds inside: relative "to one", by "rough" formulas of its own, in "narrow" numbers, or
               after each term of a running sum, "one by one".
+    elsewhere_off  `(unit, result, *inputs, **attributes)`: the error of a formula of its own there; a rounding is `unit`.
     does      the sentence that `gradcheck ops` prints of it, where its kernel has no docstring.
 
     The declarations `batching`, `linear`, `analytic`, `step`, `sparsity` and `boxes` of a foreign operator are tried in a
@@ -238,6 +237,7 @@ class Op:
     straight: Literal["", "rounds", "quantizes"] = ""
     cost: Work = 1.0
     elsewhere: Literal["", "to one", "rough", "narrow", "one by one"] = ""
+    elsewhere_off: Callable[..., float] | None = None
     does: str = ""
 
     @property

@@ -10,15 +10,18 @@ import math
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
+from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
+from gradcheck_cli.graph import Array
 from gradcheck_cli.op import NONZERO, Op, composite, negative_axes, require_known, statistics, trained
 
 EPSILON = float(np.float32(1e-5))  # as ONNX stores it
 MOMENTUM = float(np.float32(0.9))
+_OF_SQUARES = 4.0  # roundings of a mean of squares
 DEVIATION = 1e-9  # the standard adds this to the deviation in MeanVarianceNormalization
 
 
@@ -53,6 +56,17 @@ def group_normalization(x: Var, scale: Var, bias: Var, *, num_groups: int, epsil
     parts = [sym.reshape(v, (*groups, *ones)) for v in (scale, bias)]
     y = _layer(sym.reshape(x, (n, *groups, *space)), *parts, axis=2, epsilon=epsilon)
     return sym.reshape(y, x.shape)
+
+
+def squares_off(
+    unit: float, y: Array, x: Array, scale: Array, bias: Array, *, num_groups: int, epsilon: float = EPSILON, **_: Any
+) -> float:
+    """The error of onnxruntime's GroupNormalization: its variance is the mean of squares less the square of the mean."""
+    unit = max(unit, float(np.finfo(np.float32).eps))
+    groups = x.reshape(len(x), num_groups, -1)
+    lost = np.max(np.mean(groups * groups, -1) / (np.var(groups, -1) + epsilon), initial=0.0)
+    largest = np.max(np.abs(y), initial=0.0) + np.max(np.abs(bias), initial=0.0)
+    return float(_OF_SQUARES * unit * lost * largest)
 
 
 def layer_normalization(
@@ -151,7 +165,7 @@ NORMALIZATION: list[Op] = [
               same_axes=True, channels=1,
               does="Normalization over the spatial axes, each channel of each instance by itself."),
     composite("GroupNormalization", group_normalization, roles=trained(1, 2), same_axes=True, channels=1,
-              elsewhere="narrow"),
+              elsewhere="narrow", elsewhere_off=squares_off),
     composite("LayerNormalization", layer_normalization, vjp=layer_normalization_vjp, many=True, roles=trained(1, 2),
               same_axes=True, channels=-1),
     composite("RMSNormalization", lambda x, scale, *, axis=-1, epsilon=EPSILON: x * inverse_rms(x, axis, epsilon) * scale,

@@ -121,6 +121,27 @@ def _dft(x: Var, points: int, axis: int, **attrs: int) -> Var:
     return x.tape.apply("DFT", x, np.asarray(points), np.asarray(axis), **attrs)
 
 
+def angles_off(unit: float, y: Array, points: int) -> float:
+    """The error of a transform that computes angles up to pi times its number of points, as those by chirps do.
+
+    onnxruntime takes them where that number is no power of two.
+    """
+    return 2 * np.pi * points * unit * float(np.max(np.abs(y), initial=0.0)) if points & (points - 1) else 0.0
+
+
+def dft_off(unit: float, y: Array, x: Array, points: Any = None, axis: Any = None, **attrs: Any) -> float:
+    """The error of onnxruntime's DFT."""
+    given = {name: value for name, value in (("dft_length", points), ("axis", axis)) if value is not None}
+    return angles_off(unit, y, bind_dft({**attrs, **given}, x)["dft_length"])
+
+
+def stft_off(
+    unit: float, y: Array, signal: Array, step: Array, window: Any = None, length: Any = None, **attrs: Any
+) -> float:
+    """The error of onnxruntime's STFT."""
+    return angles_off(unit, y, _frame_length(signal, window, length))
+
+
 def stft(
     signal: Var, window: Var | None = None, *, frame_step: int, frame_length: int | None = None, onesided: int = 1
 ) -> Var:
@@ -139,7 +160,7 @@ def stft(
     return sym.slice(y, (0,), (points // 2 + 1,), (-2,)) if onesided and not real else y
 
 
-def _frame_length(signal: Var, window: Var | None, given: int | None) -> int:
+def _frame_length(signal: Var | Array, window: Var | Array | None, given: Any) -> int:
     if window is not None and window.ndim != 1:
         raise ValueError(f"the window is a vector, not {list(window.shape)}")
     implied = signal.shape[1] if window is None else window.shape[0]
@@ -211,9 +232,10 @@ def _window(name: str, *weights: float) -> Op:
 
 SPECTRAL: list[Op] = [
     Op("DFT", dft, dft_vjp, on(0), static={"dft_length": 1, "axis": 2}, bind=bind_dft, linear="each", normwise=True,
-       sparsity=along("axis", -1), integers={1: (5, 8), 2: (-2, -2)}, elsewhere="rough", outline=of_line(-1)),
+       sparsity=along("axis", -1), integers={1: (5, 8), 2: (-2, -2)}, elsewhere="rough", elsewhere_off=dft_off,
+       outline=of_line(-1)),
     composite("STFT", stft, static={"frame_step": 1, "frame_length": 3}, integers={1: (1, 3), 3: (4, 4)},
-              elsewhere="rough"),
+              elsewhere="rough", elsewhere_off=stft_off),
     _window("HannWindow", 0.5, 0.5),
     _window("HammingWindow", 25 / 46, 21 / 46),
     _window("BlackmanWindow", 0.42, 0.5, 0.08),

@@ -323,6 +323,51 @@ def _moved(function: Any, off: float) -> Any:
     return moved
 
 
+@pytest.mark.parametrize("points", [250, 600, 1000])
+@pytest.mark.parametrize("node", ["DFT (x, , axis)", "STFT (x, step, , length)"])
+def test_a_transform_may_be_off_by_the_rounding_of_its_angles(tmp_path: Path, node: str, points: int) -> None:
+    """Of a number of points that is no power of two onnxruntime takes angles up to pi times that number, in float32."""
+    path = save(tmp_path / "m.onnx", f"g (float[2, {points}, 1] x) => (y) {{ y = {node} }}", 20, axis=np.array(1),
+                step=np.array(1), length=np.array(points))  # fmt: skip
+    found = forward(path)["y"]
+    assert found["agrees"], found
+    right = gc.OPS["", "DFT"]
+    wrong = replace(right, forward=_times(right.forward, 1 + 8e-6 * points))
+    assert forward(path, {**gc.OPS, right.key: wrong})["y"]["agrees"] is False
+
+
+def test_a_transform_of_as_many_points_as_a_power_of_two_may_not(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", "g (float[2, 1024, 1] x) => (y) { y = DFT (x, , axis) }", 20, axis=np.array(1))
+    right = gc.OPS["", "DFT"]
+    wrong = replace(right, forward=_times(right.forward, 1 + 5e-5))
+    assert forward(path, {**gc.OPS, right.key: wrong})["y"]["agrees"] is False
+
+
+@pytest.mark.parametrize("dtype", ["float", "double"])
+@pytest.mark.parametrize("mean", [0.0, 3.0, 30.0])
+def test_a_variance_may_be_off_as_a_difference_of_squares_is(tmp_path: Path, mean: float, dtype: str) -> None:
+    """onnxruntime takes the square of the mean from the mean of squares, in float32."""
+    text = f"""g ({dtype}[2, 4, 6] x, {dtype}[4] s, {dtype}[4] b) => (y) {{
+        c = CastLike (mean, x)  h = Add (x, c)  y = GroupNormalization <num_groups = 2> (h, s, b)
+    }}"""
+    path = save(tmp_path / "m.onnx", text, 21, mean=np.float32(mean))
+    found = forward(path)["y"]
+    assert found["agrees"], found
+    right = gc.OPS["", "GroupNormalization"]
+    wrong = replace(right, forward=_times(right.forward, 1 + 1e-4 * (1 + mean**2)))
+    assert forward(path, {**gc.OPS, right.key: wrong})["y"]["agrees"] is False
+
+
+def _times(function: Any, factor: float) -> Any:
+    """A kernel whose result is scaled."""
+
+    @wraps(function)  # attributes are bound by its signature
+    def scaled(*operands: Any, **metadata: Any) -> Any:
+        return function(*operands, **metadata) * factor
+
+    return scaled
+
+
 @pytest.mark.parametrize("name", ["m.onnxtxt", "m.textproto", "m.json"])
 def test_models_in_text_are_compared_too(name: str, tmp_path: Path) -> None:
     head = '<ir_version: 9, opset_import: ["" : 18]>'

@@ -52,7 +52,6 @@ _HALVES = ("float16", "bfloat16")
 _OF_SMALLEST = 16.0  # of the smallest number: below the normal range products are rounded to multiples of it
 _OF_ONE = 8.0  # roundings of 1, or of the largest operand
 _LONG, _OF_SUM = 1024, 4.0  # terms of a long sum, and roundings of it times the root of their number
-_OF_QUANTILE = 4.0  # roots of a rounding: elsewhere a quantile is the root of a difference, of which none may be left
 _USUAL = 0.9  # quantile of measured rounding that counts for all entries
 _CHOOSING = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}  # position of the result that holds indices
 
@@ -383,9 +382,18 @@ class PieceRuns:
             floats = (x for x in self.piece.feeds.values() if isinstance(x, np.ndarray) and x.dtype.kind == "f")
             largest = max([1.0, *(float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x))) for x in floats)])
             allowed = allowed + _OF_ONE * min(epsilon(theirs.dtype), float(np.finfo(np.float32).eps)) * largest
-        if any(node.attrs.get("post_transform") == "PROBIT" for node in self.piece.graph.nodes):
-            allowed = allowed + _OF_QUANTILE * np.sqrt(epsilon(theirs.dtype))
-        return np.asarray(allowed)
+        return np.asarray(allowed + self._of_formulas(epsilon(theirs.dtype)))
+
+    def _of_formulas(self, unit: float) -> float:
+        """The error of formulas of onnxruntime's own."""
+        values = {**self.piece.graph.constants, **self.piece.feeds}
+        values |= {n: held.value for n, held in self.runs.exact.named.items()}
+        rules = [(operator_of(self.runs.ops, n).elsewhere_off, n) for n in self.piece.graph.nodes]
+        return sum(
+            rule(unit, values[node.outputs[0]], *(values.get(n) for n in node.inputs), **node.attrs)
+            for rule, node in rules
+            if rule is not None
+        )
 
     def _of_running_sums(self, ours: Array, dtype: np.dtype[Any]) -> Array:
         """The largest error of sums that are added up one by one: half a rounding of every sum before and of its own."""

@@ -17,7 +17,7 @@ from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, stepping, zero
 from gradcheck_cli.op.batching import Kernel, trailing
-from gradcheck_cli.ops.ml.classic import probit
+from gradcheck_cli.ops.ml.classic import probit, probit_off
 from gradcheck_cli.ops.shape import checked
 
 DOMAIN = "ai.onnx.ml"
@@ -290,7 +290,8 @@ def _planted(name: str, kernel: Kernel, plant: Callable[..., Forest], *more: Ker
 
     taken = [p for f in (plant, *more) for p in inspect.signature(f).parameters.values() if p.kind is p.KEYWORD_ONLY]
     forward.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
-    return Op(name, forward, zero, trailing, DOMAIN, cuts=stepping, branch=leaves, bind=bind, many=many)
+    return Op(name, forward, zero, trailing, DOMAIN, cuts=stepping, branch=leaves, bind=bind, many=many,
+              elsewhere_off=probit_off)  # fmt: skip
 
 
 TREES: list[Op] = [
