@@ -230,7 +230,9 @@ class Model(Displayed):
         names = [n for n in dict.fromkeys([*targets, *forward]) if n in own]
         feeds = spread(self.graph, settings.extra_feed_dict)
         settings = replace(settings, dims={**self.dims, **settings.dims}, extra_feed_dict=feeds)
-        return find_point(ready_to_draw(self.source, feeds), settings, ops or self.ops, names, on=on)
+        # tensors inside may be empty at all sizes, such as an empty cache or what is sliced off a shape
+        ends = [n for n in names if n in self.graph.outputs] or names
+        return find_point(ready_to_draw(self.source, feeds), settings, ops or self.ops, names, on=on, ends=ends)
 
     def requests_for(self, targets: Sequence[str]) -> list[Request]:
         """The derivatives that some tensors need, in order."""

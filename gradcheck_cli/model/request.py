@@ -59,7 +59,8 @@ class Request:
     @property
     def node(self) -> Node:
         """The derivative as one node, for reachability."""
-        return Node("gradients", self.reads, tuple(n or "" for n in self.results), domain="gradcheck")
+        read = (*self.reads, *(seed.name for seed in self.seeds))
+        return Node("gradients", read, tuple(n or "" for n in self.results), domain="gradcheck")
 
 
 def derive(tape: Tape, request: Request) -> list[Var | None]:

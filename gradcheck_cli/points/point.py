@@ -249,17 +249,18 @@ def find_point(
     dims: Mapping[str, int] | None = None,
     beside: Beside | None = None,
     on: type[Tape] = Tape,
+    ends: Sequence[str] | None = None,
 ) -> Point:
     """The point number `index`: the first choice of open dimensions at which the model runs as far as `targets`.
 
     `beside` runs another model at the same inputs, which has to run at the sizes that are chosen too; `on` is the kind
-    of tape to run on.
+    of tape to run on; `ends` are the targets that must not be empty, all unless they are given.
     """
     graph = source.graph
     check_sizes(graph, settings)
     shipped, known = _known(source, settings, dims or {})
     ready, needed = shipped.at(index), graph.needed_for(targets)
-    trials = _Trials(source, settings, ops, targets, index, ready, known, beside, on)
+    trials = _Trials(source, settings, ops, targets, index, ready, known, beside, on, ends)
     search = Search(roles(graph, ops), known, trials.attempt)
     chosen = search.run()
     if chosen is None or trials.ran is None:
@@ -292,7 +293,9 @@ class _Trials:
         known: Mapping[str, int],
         beside: Beside | None = None,
         on: type[Tape] = Tape,
+        ends: Sequence[str] | None = None,
     ) -> None:
+        self.ends = targets if ends is None else ends
         self.source, self.settings, self.ops, self.targets, self.index = source, settings, ops, targets, index
         self.ready, self.known, self.graph, self.beside, self.on = ready, known, source.graph, beside, on
         self.needed = source.graph.needed_for(targets)
@@ -318,7 +321,7 @@ class _Trials:
         run_in, targets = settings.run_in, self.targets
         how: Any = {"ops": self.ops, "dtype": run_in, "seed": settings.seed, "on": self.on}
         tape = trace(graph, feeds, targets=targets, lenient=True, halting=True, **how)
-        failure = failure_of(graph, tape, targets, self.open)
+        failure = failure_of(graph, tape, self.ends, self.open)
         if failure is None and self.open and self.beside is not None:
             failure = self.beside(feeds)
         if failure is None:
@@ -326,8 +329,8 @@ class _Trials:
         return failure
 
 
-def failure_of(graph: Graph, tape: Tape, targets: Sequence[str], is_open: bool = True) -> Failure | None:
-    """The failure of the first node that could not be run, or of empty targets where dimensions are open; else None."""
+def failure_of(graph: Graph, tape: Tape, ends: Sequence[str], is_open: bool = True) -> Failure | None:
+    """The failure of the first node that could not be run, or of empty ends where dimensions are open; else None."""
     for position, node in enumerate(graph.nodes) if tape.blocked else ():
         error = next((tape.blocked[n] for n in node.outputs if n in tape.blocked), None)
         if error is None or isinstance(error, UnsupportedError):
@@ -339,8 +342,8 @@ def failure_of(graph: Graph, tape: Tape, targets: Sequence[str], is_open: bool =
         windows = any(record.space for (_, name), record in tape.ops.items() if name == op)
         dims = dims_behind(graph, graph.needed_for(node.reads))
         return Failure(error, reached, op, shapes, dims, windows, inside=op != node.op)
-    if is_open and not _substantial(tape, targets):
-        return Failure(None, (len(graph.nodes), 0), dims=dims_behind(graph, graph.needed_for(targets)))
+    if is_open and not _substantial(tape, ends):
+        return Failure(None, (len(graph.nodes), 0), dims=dims_behind(graph, graph.needed_for(ends)))
     return None
 
 
@@ -414,9 +417,9 @@ def draw_input(source: Source, settings: Settings, ops: Ops, name: str, dims: Ma
     return rng.integers(int(low), int(high) + 1, shape).astype(dtype)
 
 
-def _substantial(tape: Tape, targets: Sequence[str]) -> bool:
-    """True unless a target that could be computed is empty, and not so at all sizes, as constants are."""
-    made = [x for name in targets if (x := tape.named.get(name)) is not None and x.name not in tape.fixed]
+def _substantial(tape: Tape, ends: Sequence[str]) -> bool:
+    """True unless an end that could be computed is empty, and not so at all sizes, as constants are."""
+    made = [x for name in ends if (x := tape.named.get(name)) is not None and x.name not in tape.fixed]
     return all(x.size for x in made) or not made
 
 

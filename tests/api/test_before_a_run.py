@@ -13,9 +13,13 @@ import pytest
 from onnx import TensorProto, helper
 
 import gradcheck_cli as gc
+from gradcheck_cli.api.gradients import AggregationMethod, aggregate_of
 from gradcheck_cli.errors import UnsupportedError
+from gradcheck_cli.export.derivatives import derivatives
 
 Make = Callable[..., gc.Model]
+HOW = {"gate": False, "colocate": False, "scope": "gradients", "zeros": False, "stop": (),
+       "aggregate": aggregate_of(AggregationMethod.ADD_N)}  # fmt: skip
 SWITCH = {"shape": [], "dtype": "bool"}
 
 
@@ -118,6 +122,13 @@ def test_without_a_run_a_gradient_may_be_differentiated_and_weigh(make: Make):
     np.testing.assert_allclose(values, [2 * np.exp(2 * x), 4 * np.exp(2 * x), 2 * np.exp(2 * x)])
 
 
+def test_without_a_run_the_tangent_depends_on_the_one_that_is_given(make: Make):
+    model = unrunnable(make)
+    added = derivatives(model, "jvp", ["x", "v"], ["y", "z"], "ones", HOW)
+    assert (added.results, added.missing) == ({"y": "y_tangent", "z": "z_tangent"}, ())
+    assert derivatives(model, "jvp", ["v"], ["y"], "ones", HOW).missing == ("y",)
+
+
 def test_without_a_run_integers_and_wrong_arguments_are_refused_all_the_same(make: Make):
     model = unrunnable(make)
     with pytest.raises(ValueError, match=r"xs\[0\] 'k' is int64: only floating-point or complex"):
@@ -134,6 +145,17 @@ def test_without_a_run_operators_that_have_no_gradient_are_all_listed(make: Make
         gc.gradients(model["y"], model["x"])
     [by_v] = gc.gradients(model["y"], model["g"], stop_gradients=[model["g"], model["y"]])
     assert by_v is None
+
+
+def test_a_tensor_that_is_empty_at_all_sizes_does_not_hide_the_others(make: Make):
+    """An exporter slices the sizes behind the last one off, and caches begin empty."""
+    empty = "n = Shape(x)\nnone = Slice(n, two, two)\nbegin = Slice(x, two, two)"
+    nodes = f"{empty}\nh = Concat <axis = 0> (begin, x)\ny = Exp(h)"
+    model = make(nodes, {"x": ["N", 3]}, constants={"two": [2]}, outputs=["y"])
+    assert (model["h"].shape, model["begin"].dtype) == ((None, None), np.float32)
+    [dx] = gc.gradients(model["y"], model["x"])
+    assert dx.shape == model["x"].shape
+    assert np.array_equal(gc.run([dx], {"x": np.zeros((2, 3))})[0], np.ones((2, 3)))
 
 
 def test_a_tensor_of_which_nothing_is_known_can_be_shown(make: Make):

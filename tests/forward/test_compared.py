@@ -207,6 +207,27 @@ def test_what_overflows_in_half_precision_where_it_is_given_out_is_no_misreading
     assert forward(path, wrong)["y"]["agrees"] is False
 
 
+@pytest.mark.parametrize("node", ["Sqrt (a)", "Div (a, small)", "Div (large, a)"])
+def test_half_numbers_below_the_normal_range_are_known_to_half_a_unit(tmp_path: Path, node: str) -> None:
+    """Between nodes onnxruntime keeps float32, in which 6e-6 has all its digits; as a half it has seven bits."""
+    text = f"g (float16[40] x) => (float16[40] y) {{ s = Sigmoid (x)  a = Mul (s, small)  y = {node} }}"
+    path = save(tmp_path / "m.onnx", text, small=np.float16(1e-5), large=np.float16(0.01))
+    found = forward(path)["y"]
+    assert found["agrees"], found
+    key = ("", node.split()[0])
+    wrong = replace(gc.OPS[key], forward=_times(gc.OPS[key].forward, 4.0))
+    assert forward(path, {**gc.OPS, key: wrong})["y"]["agrees"] is False
+
+
+def test_a_difference_of_two_large_halves_is_no_misreading(tmp_path: Path) -> None:
+    """Moves of both in one direction cancel: where signs alone were drawn they did so in all draws for some rows."""
+    text = "g (float16[500, 40] x) => (float16[500, 40] y) { a = Mul (x, by)  y = Softmax (a) }"
+    path = save(tmp_path / "m.onnx", text, by=np.float16(40.0))
+    found = forward(path)["y"]
+    assert found["agrees"], found
+    assert forward(path, WRONG_SOFTMAX)["y"]["agrees"] is False
+
+
 def test_a_long_mean_in_another_order_is_no_misreading(tmp_path: Path) -> None:
     """onnxruntime adds up 2 million numbers one after the other; each is rounded to float32."""
     text = """g (float[8, 8] x) => (float[1, 1] y) {
@@ -363,7 +384,8 @@ def _times(function: Any, factor: float) -> Any:
 
     @wraps(function)  # attributes are bound by its signature
     def scaled(*operands: Any, **metadata: Any) -> Any:
-        return function(*operands, **metadata) * factor
+        result = function(*operands, **metadata)
+        return result * result.dtype.type(factor)
 
     return scaled
 
