@@ -10,7 +10,7 @@ import numpy as np
 
 from gradcheck_cli.errors import counted, plural
 from gradcheck_cli.graph import Array
-from gradcheck_cli.verdict.rule import Comparison, Ground, Status, Tolerance, allowance, magnitude
+from gradcheck_cli.verdict.rule import Comparison, Ground, Status, Tolerance, allowance, epsilon, magnitude
 
 FLOOR = 10.0  # errors of results of two implementations are at least relative to the largest entry divided by this
 
@@ -50,6 +50,12 @@ def sizes(values: Array) -> Array:
     size = np.abs(wide(values))
     size = np.where(np.isfinite(size), size, 0.0)
     return np.asarray(np.maximum(size, np.max(size, initial=0.0) / FLOOR))
+
+
+def least_step(dtype: np.dtype[Any]) -> float:
+    """The distance of numbers of a floating-point dtype below its normal range."""
+    normal = np.finfo(np.float32 if dtype.name == "bfloat16" else dtype).tiny
+    return epsilon(dtype) * float(normal)
 
 
 def farthest(one: Array, other: Array, size: Array | float) -> tuple[float, float]:

@@ -173,6 +173,16 @@ def test_an_overflow_in_float16_shows_in_the_models_own_dtype() -> None:
     assert statuses(wide, dtype="model")["y"] == "fail GC110"
 
 
+@pytest.mark.parametrize("least", [0.0, 1e-7])
+def test_small_weights_are_the_same_in_float16(least: float) -> None:
+    """Below 6e-5 halves are multiples of 6e-8, and converters make what would be 0 the least number they know."""
+    small = np.linspace(-1e-6, 1e-6, W.size).reshape(W.shape)
+    there = np.where((np.abs(small) < least) & (small != 0), np.copysign(least, small), small)
+    here, half = net(HEAD, W=small, V=V), net(HEAD.replace("float", "float16"), dtype=np.float16, W=there, V=V)
+    assert {"y/W", "y/V"} <= {*statuses(Twins("", here, half), params=True)}
+    assert "y/W" not in statuses(Twins("", here, net(HEAD, W=small + 1e-7, V=V)), params=True)
+
+
 def test_what_is_left_out_is_said_in_a_line_each() -> None:
     text = (
         "a (float[2,4] x) => (float[2,4] y, int64[2] k) "

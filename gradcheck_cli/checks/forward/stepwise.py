@@ -33,7 +33,7 @@ from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
 from gradcheck_cli.jacobian.cost import terms
 from gradcheck_cli.op import Ops, operator_of
-from gradcheck_cli.verdict.agreement import agree, difference, farthest, gaps, sizes, wide
+from gradcheck_cli.verdict.agreement import agree, difference, farthest, gaps, least_step, sizes, wide
 from gradcheck_cli.verdict.rule import epsilon
 
 FLOORS = {"float32": 1e-4, "float16": 1e-2, "float64": 1e-7, "bfloat16": 5e-2}  # of the largest entry of an output
@@ -149,7 +149,7 @@ class Roundings:
         constants = {n: v for n, v in self.graph.constants.items() if n not in self.feeds}
         for name, value in {**constants, **self.feeds}.items():
             if isinstance(value, np.ndarray) and is_inexact(value.dtype):
-                by = np.maximum(move * epsilon(value.dtype) * np.abs(value), _least(value))
+                by = np.maximum(move * epsilon(value.dtype) * np.abs(value), least_step(value.dtype) * (value != 0))
                 moved = value + rng.uniform(-_WIDTH, _WIDTH, value.shape) * by
                 yield name, np.where(_short(value), value, moved).astype(value.dtype)
             elif name in self.feeds:
@@ -166,11 +166,6 @@ def _short(value: Array) -> Array:
     scaled = value.real.astype(np.float64) * _SHORT
     with np.errstate(invalid="ignore"):
         return np.asarray((scaled == np.rint(scaled)) & (np.abs(scaled) < _SHORT**2))
-
-
-def _least(value: Array) -> Array | float:
-    """The unit below the normal range of halves, of which zeros have none."""
-    return np.where(value == 0, 0.0, np.finfo(np.float16).smallest_subnormal) if value.dtype == np.float16 else 0.0
 
 
 def near(ours: Array, theirs: Array, roundings: float) -> bool:
@@ -380,8 +375,7 @@ class PieceRuns:
         usual = float(np.quantile(shares, _USUAL)) if spread.size else 0.0
         measured = MEASURED * np.maximum(spread, usual * size)
         allowed = np.maximum(measured, _BY_DTYPE.get(dtype, 0.0) * epsilon(theirs.dtype) * size)
-        normal = np.finfo(np.float32 if dtype == "bfloat16" else theirs.dtype).tiny
-        allowed = allowed + _OF_SMALLEST * epsilon(theirs.dtype) * float(normal)
+        allowed = allowed + _OF_SMALLEST * least_step(theirs.dtype)
         # random rounding of many terms of one sign averages out, so measured rounding is too small there
         if (terms := self.runs.longest_sum) > _LONG:
             allowed = np.maximum(allowed, _OF_SUM * np.sqrt(terms) * epsilon(theirs.dtype) * size)
