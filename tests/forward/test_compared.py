@@ -207,6 +207,16 @@ def test_what_overflows_in_half_precision_where_it_is_given_out_is_no_misreading
     assert forward(path, wrong)["y"]["agrees"] is False
 
 
+def test_at_the_end_of_the_range_of_halves_a_result_may_be_infinite(tmp_path: Path) -> None:
+    """As the lowest number less what is returned as 16, and was 15.994 or 16.006."""
+    text = "g (float16[60] x) => (float16[60] y) { h = Mul (x, small)  s = Add (h, c)  y = Sub (lowest, s) }"
+    path = save(tmp_path / "m.onnx", text, small=np.float16(6e-3), c=np.float16(16), lowest=np.float16(-65504))
+    found = forward(path)["y"]
+    assert found["agrees"], found
+    wrong = replace(gc.OPS["", "Sub"], forward=lambda a, b: a - b * a.dtype.type(200))
+    assert forward(path, {**gc.OPS, wrong.key: wrong})["y"]["agrees"] is False
+
+
 @pytest.mark.parametrize("node", ["Sqrt (a)", "Div (a, small)", "Div (large, a)"])
 def test_half_numbers_below_the_normal_range_are_known_to_half_a_unit(tmp_path: Path, node: str) -> None:
     """Between nodes onnxruntime keeps float32, in which 6e-6 has all its digits; as a half it has seven bits."""

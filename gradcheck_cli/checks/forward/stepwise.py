@@ -50,6 +50,7 @@ _SMALLER = 20.0  # factor by which floors of single nodes are lower than those o
 # relative to entries, or to a tenth of the largest
 _BY_DTYPE = {"float32": 16.0, "float64": 16.0, "float16": 6.0, "bfloat16": 6.0}
 _HALVES = ("float16", "bfloat16")
+_END = 65504.0 * (1 - 2 * 2.0**-10)  # of the range of float16, two roundings before it
 _OF_SMALLEST = 16.0  # of the smallest number: below the normal range products are rounded to multiples of it
 _OF_ONE = 8.0  # roundings of 1, or of the largest operand
 _LONG, _OF_SUM = 1024, 4.0  # terms of a long sum, and roundings of it times the root of their number
@@ -351,13 +352,17 @@ class PieceRuns:
         return "" if self._narrow_inside(name, ours, theirs) else difference(ours, theirs, allowed)
 
     def _in_range(self, ours: Array, theirs: Array) -> Array:
-        """Our result, with theirs where it is not finite because an operand in half precision is not.
+        """Our result, with theirs where only one of them is finite, for the range of half precision alone.
 
         onnxruntime keeps float32 between nodes in half precision: an operand that overflows when returned did not
-        inside.
+        inside, and a result at the end of the range may be returned as infinite.
         """
         half = [x for x in self.piece.feeds.values() if isinstance(x, np.ndarray) and x.dtype.name in _HALVES]
-        if ours.shape != theirs.shape or all(np.isfinite(x).all() for x in half):
+        if ours.shape != theirs.shape or not half:
+            return ours
+        if theirs.dtype == np.float16:
+            ours = np.where(np.isinf(theirs) & (np.sign(ours) == np.sign(theirs)) & (abs(ours) > _END), theirs, ours)
+        if all(np.isfinite(x).all() for x in half):
             return ours
         return np.where(np.isfinite(theirs) & ~np.isfinite(ours), theirs, ours)
 
