@@ -79,6 +79,7 @@ COMPOSED = net(
 TWO = "a (float[2,3] p, float[2,3] q) => (float[2,3] y) { e = Exp (p)  y = Mul (e, q) }"
 PAIR_TEXT = "a (float[2,3] x) => (seq(float[2,3]) y) { n = Neg (x)  e = Exp (x)  y = SequenceConstruct (n, e) }"
 PAIR = net(PAIR_TEXT)
+SMALL = "a (float[2,4] x) => (float[2,4] y) { h = Mul (x, c)  s = Mul (h, h)  t = Add (s, e)  y = Div (h, t) }"
 SAME = [
     Twins("identical", net(MLP, W=W, V=V, b=BIAS), net(MLP, W=W, V=V, b=BIAS)),
     Twins(
@@ -137,6 +138,8 @@ SAME = [
             "y = Cast <to = 1> (m) }", dtype=np.float16, W=W, V=V, b=BIAS,
         ),
     ),
+    Twins("a small epsilon in float16", net(SMALL, c=1e-3, e=1e-6),
+          net(SMALL.replace("float", "float16"), dtype=np.float16, c=1e-3, e=1e-6)),
     Twins("all of it in float16", net(HEAD, W=W, V=V), net(HEAD.replace("float", "float16"), dtype=np.float16, W=W, V=V)),
     Twins(
         "a tie that a rounding of a weight turns",

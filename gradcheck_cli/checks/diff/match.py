@@ -24,7 +24,7 @@ from gradcheck_cli.points.dims import declared_shape, symbol
 from gradcheck_cli.points.point import in_its_dtype
 from gradcheck_cli.results.record import Suspect
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.verdict.agreement import agree, farthest, least_step, wide
+from gradcheck_cli.verdict.agreement import agree, farthest, wide
 from gradcheck_cli.verdict.rule import ground_of, magnitude
 
 _SHARE = 1e-2  # of the difference at the output: the least one inside
@@ -132,8 +132,8 @@ def _same(a: Source, mine: str, b: Source, other: str, by: PrecisionLoss) -> boo
 
 def _near(here: Array, there: Array, whole: Array, by: PrecisionLoss) -> bool:
     largest = float(np.max(np.abs(whole), initial=0.0, where=np.isfinite(whole))) if by.step else 0.0
-    by_size = 4 * (by.rounding * magnitude(wide(here), wide(there)) + by.step * largest)
-    return agree(here, there, by_size + 2 * max(least_step(here.dtype), least_step(there.dtype)))
+    by_size = by.rounding * magnitude(wide(here), wide(there)) + by.step * largest
+    return agree(here, there, 4 * by_size + 2 * by.least)
 
 
 def _cast(b: Graph, name: str, value: Any, dtype: str) -> Any:

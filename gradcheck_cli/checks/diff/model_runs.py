@@ -28,7 +28,7 @@ from gradcheck_cli.jacobian.directions import flat, reals
 from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op import DTYPES, Ops
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.verdict.agreement import FLOOR, gaps, held, wide
+from gradcheck_cli.verdict.agreement import FLOOR, gaps, held, least_step, wide
 from gradcheck_cli.verdict.rule import RTOL, Comparison, Status, Tolerance, epsilon, ground_of
 
 DRAWS = 4  # runs that measure rounding
@@ -291,11 +291,15 @@ def _branch(tape: Tape, step: Step) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class ModelPrecision:
-    """The floating-point dtypes of a model, its widest rounding, and half a step of its coarsest quantizer, or 0."""
+    """The floating-point dtypes of a model, its widest rounding, and half a step of its coarsest quantizer, or 0.
+
+    `least` is the widest distance of its numbers below the normal range.
+    """
 
     dtypes: tuple[str, ...]
     rounding: float
     step: float = 0.0
+    least: float = 0.0
 
     def __str__(self) -> str:
         quantized = {0.0: (), _BITS[8]: ("8 bits",), _BITS[4]: ("4 bits",)}[self.step]
@@ -313,23 +317,26 @@ class ModelPrecision:
         widest = max((epsilon(dtype) / 2 for dtype in floats.values()), default=0.0)
         quantizers = [node.op for node in nodes if _QUANTIZED.search(node.op)]
         few = any(_FEW.search(text) for text in [*quantizers, *(d.name for d in constants)])
-        return cls(tuple(sorted(floats)), widest, _BITS[4 if few else 8] if quantizers else 0.0)
+        least = max(map(least_step, floats.values()), default=0.0)
+        return cls(tuple(sorted(floats)), widest, _BITS[4 if few else 8] if quantizers else 0.0, least)
 
     def loss(self, other: ModelPrecision) -> PrecisionLoss:
         """The errors of numbers that one model holds and the other held before."""
         steps = 0.0 if bool(self.step) == bool(other.step) else max(self.step, other.step)
-        return PrecisionLoss(max(self.rounding, other.rounding), steps)
+        return PrecisionLoss(max(self.rounding, other.rounding), steps, max(self.least, other.least))
 
 
 @dataclass(frozen=True, slots=True)
 class PrecisionLoss:
     """Errors of one model's numbers in the other, relative to themselves and to the largest of a tensor.
 
-    They are a rounding of the less precise model, and the step of a quantizer where one of the two quantizes.
+    They are a rounding of the less precise model, and the step of a quantizer where one of the two quantizes.  A number
+    that is not 0 is off by `least` at least: what would be 0 is often made the least number that there is.
     """
 
     rounding: float
     step: float
+    least: float
 
     @property
     def rtol(self) -> float:
@@ -369,6 +376,6 @@ def _moved(value: Array, by: PrecisionLoss, rng: np.random.Generator) -> Array:
     largest = np.max(np.abs(exact), initial=0.0, where=np.isfinite(exact))
     with np.errstate(all="ignore"):
         whole = (exact == np.rint(exact)) & (np.abs(exact) < 1 << 11)
-        off = by.rounding * rng.uniform(-1, 1, value.shape) * exact
+        off = rng.uniform(-1, 1, value.shape) * np.maximum(by.rounding * np.abs(exact), by.least) * np.sign(exact)
         off += by.step * largest * rng.uniform(-1, 1, value.shape)
         return np.where(whole | ~np.isfinite(exact), exact, exact + off)
