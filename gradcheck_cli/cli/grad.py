@@ -101,7 +101,7 @@ def _made(ctx: click.Context, path: str, output: str, options: Mapping[str, Any]
     model = _sliced(model, options["y"])
     model, weights = _opened(model, options) if options["params_as_inputs"] else (model, {})
     added, written = _written(model, output, options, weights)
-    return [*_said(model, output, added, written)]
+    return [*_said(model, output, options, added, written)]
 
 
 def _changed(model: Model, graph: Graph, ops: Ops | None = None) -> Model:
@@ -168,10 +168,20 @@ def _written(
     feeds = feeds_of(model.source, options["extra_feed_dict"])
     added = _added(model, options, tuple(weights))
     if not added.results:
-        raise UsageError(f"nothing depends on {', '.join(added.missing)} here; {_instead(model, options)}.")
+        raise UsageError(f"{_unconnected(added.missing, options)}; {_instead(model, options)}.")
     outputs = dict.fromkeys([*model.graph.outputs, *added.results.values()])
     written = export(model, output, tuple(outputs), feeds, weights, per_sample=options["per_sample"], runtime=runs())
     return added, written
+
+
+def _kind(options: Mapping[str, Any]) -> Kind:
+    return "jvp" if options["jvp"] else "hvp" if options["hvp"] else "gradient"
+
+
+def _unconnected(names: Sequence[str], options: Mapping[str, Any]) -> str:
+    """What depends on nothing: an x, or of tangents a y; of Hessian-vector products the gradient."""
+    said = {"gradient": "nothing depends on {}", "jvp": "{} depends on no x", "hvp": "no gradient depends on {}"}
+    return f"{said[_kind(options)].format(', '.join(names))} here"
 
 
 def _instead(model: Model, options: Mapping[str, Any]) -> str:
@@ -201,9 +211,8 @@ def _added(model: Model, options: Mapping[str, Any], weights: tuple[str, ...]) -
         "stop": _known(model, options["stop_gradients"]),
     }
     initial = _initial(model, ys, options["grad_ys"])
-    kind: Kind = "jvp" if options["jvp"] else "hvp" if options["hvp"] else "gradient"
     try:
-        return derivatives(model, kind, xs, ys, initial, how)
+        return derivatives(model, _kind(options), xs, ys, initial, how)
     except NoGradientError as error:
         raise NoGradientError(all_missing(error, model.source), error.missing) from error
 
@@ -262,7 +271,7 @@ def _initial(model: Model, ys: Sequence[str], given: Sequence[str]) -> Any:
     return found or "ones"
 
 
-def _said(model: Model, output: str, added: Derivatives, written: Written) -> Iterator[str]:
+def _said(model: Model, output: str, options: Mapping[str, Any], added: Derivatives, written: Written) -> Iterator[str]:
     """The sentence that tells which file was written, and how to run it."""
     from gradcheck_cli.export.proof import UNKNOWN
     from gradcheck_cli.points.targets import said_of_merged
@@ -276,7 +285,7 @@ def _said(model: Model, output: str, added: Derivatives, written: Written) -> It
     if written.open_dims:
         yield f"  open    {', '.join(written.open_dims)}: any size at which the model runs"
     yield from (f"  note    {note}" for note in written.notes)
-    yield from (f"  note    nothing depends on {name} here: no derivative was written" for name in added.missing)
+    yield from (f"  note    {_unconnected([x], options)}: no derivative was written" for x in added.missing)
     yield from (f"  note    {note}" for note in said_of_merged(model.graph, model.requests[0].xs, model.ops))
     yield from _of_constant_sums(model)
     feeds = ", ".join(f"{name!r}: ..." for name in graph.free_inputs)

@@ -126,6 +126,8 @@ REFUSED = [  # what is typed behind `gradcheck grad`, the exit code, what is sai
     (["lfs.onnx", "-o", "g.onnx"], 4, "Git LFS pointer"),
     (["unknown.onnx", "-o", "g.onnx"], 5, "Magic"),
     (["mlp.onnx", "-o", "g.onnx", "--stop-gradients", "a", "--y", "loss"], 2, "nothing depends on input"),
+    (["mlp.onnx", "-o", "g.onnx", "--stop-gradients", "a", "--y", "loss", "--jvp"], 2, "loss depends on no x here"),
+    (["mlp.onnx", "-o", "g.onnx", "--stop-gradients", "a", "--y", "loss", "--hvp"], 2, "no gradient depends on input"),
 ]
 
 
