@@ -236,6 +236,9 @@ def _type(graph: Graph, name: str) -> TensorType:
 CONSTANT = "constant"
 _EXPORTED = re.compile(r"constant|const(_|\d|$)|onnx::|val_", re.IGNORECASE)  # how exporters call what has no name
 _FILLED_IN = re.compile(r"constant|val_", re.IGNORECASE)  # how exporters call constants that they need themselves
+_LITERAL = re.compile(
+    r"/(.*/)?Constant(_\d+)?_output_0"
+)  # in PyTorch's older exporter, whose weights have modules' names
 _PARAMETER = re.compile(
     r"(^|_)(weights?|bias(es)?|kernel|gamma|beta|scale|alpha|lambda|tau|temperature|embed(ding)?s?|tokens?|table|param"
     r"(eter)?s?)(_|\d|$)|ReadVariableOp"
@@ -336,8 +339,11 @@ def _role(
     if name in named or name in graph.trained:
         return ConstantRole(WEIGHT, 1, "it was named" if name in named else "the file declares it so")
     of_operand, of_module = _by_operand(uses), graph.modules.get(name)
-    if of_module is False and (of_operand is None or of_operand.role == WEIGHT):
-        return ConstantRole(CONSTANT, 1, "the file declares it a buffer")
+    if of_operand is None or of_operand.role == WEIGHT:
+        if of_module is False:
+            return ConstantRole(CONSTANT, 1, "the file declares it a buffer")
+        if _LITERAL.fullmatch(name):
+            return ConstantRole(CONSTANT, 1, "called as PyTorch's exporter calls numbers of the code")
     if of_module and name in needed and not rule.only_selects(name):
         return ConstantRole(WEIGHT, 1, "the file declares it a parameter")
     if of_operand is not None:
@@ -347,7 +353,7 @@ def _role(
     if rule.only_selects(name):
         return ConstantRole(CONSTANT, 3, "it only selects")
     value = graph.constants[name]
-    module = name not in graph.inline and _is_of_module(name)
+    module = name not in graph.inline and is_of_module(name)
     if value.size == 1:
         why = "one entry, called as a module's" if module else "one entry, not called as a module's"
         return ConstantRole(WEIGHT if module else CONSTANT, 4, why)
@@ -406,7 +412,7 @@ def to_integers(node: Node, ops: Ops) -> bool:
     return dtype is not None and not is_inexact(dtype)
 
 
-def _is_of_module(name: str) -> bool:
+def is_of_module(name: str) -> bool:
     """True for a name such as encoder.scale: parts, of which the last is none that an exporter makes up."""
     last = _last(name)
     return last not in ("", name) and _EXPORTED.match(last) is None

@@ -21,6 +21,7 @@ from gradcheck_cli.points.targets import (
     copied,
     differentiable_constants,
     fitting,
+    is_of_module,
     matched_params,
     said_of_merged,
     weights,
@@ -47,7 +48,7 @@ def trained_inputs(
     graph: Graph, ys: Sequence[str], globs: Sequence[str], lora: Sequence[str], ops: Ops, seed: int
 ) -> Trainables:
     """The graph with inputs for the weights, or for those that fit `globs`, and for the factors of `lora`, RANK:GLOB."""
-    graph = _statistics_apart(lifted(graph))
+    graph, copies = _copies_apart(_statistics_apart(lifted(graph)))
     ranks = dict(_ranks(graph, ys, lora))
     if globs:
         names = matched_params(graph, ys, globs, (), ops, "--trainable ")
@@ -62,7 +63,7 @@ def trained_inputs(
     if other := next((n for n, v in values.items() if v.dtype.kind not in "fV"), None):
         raise UsageError(f"{shown(other)} is {values[other].dtype}; weights of real numbers can be trained.")
     wide = {n: v.astype(np.float32) if v.dtype.itemsize < 4 else v for n, v in values.items()}
-    merged = [*said_of_merged(graph, names, ops)]
+    merged = [*_said_of_copies([n for n in names if n in copies]), *said_of_merged(graph, names, ops)]
     graph, factors = _adapted(opened(graph, wide), ranks, np.random.default_rng(seed))
     graph, statistics, updates, notes = _with_statistics(graph)
     return Trainables(graph, {**wide, **factors}, statistics, updates, (*merged, *notes))
@@ -88,6 +89,31 @@ def _statistics_apart(graph: Graph) -> Graph:
             node = replace(node, inputs=tuple(own))
         nodes.append(node)
     return replace(graph, nodes=tuple(nodes), constants=constants, modules=modules)
+
+
+def _copies_apart(graph: Graph) -> tuple[Graph, list[str]]:
+    """The graph in which copies of constants of equal values are constants of their own, and their names.
+
+    An exporter that keeps equal tensors once gives the others the names that they have in modules by Identity nodes.
+    It does so with tied weights too, which stay tied: not all of their values are equal.
+    """
+    constants, nodes, copies = dict(graph.constants), list[Node](), list[str]()
+    for node in graph.nodes:
+        name = node.outputs[0]
+        copy = node.key == ("", "Identity") and name not in graph.outputs and is_of_module(name)
+        value = constants.get(node.inputs[0]) if copy else None
+        if value is not None and value.dtype.kind in "fV" and value.size and (value == value.flat[0]).all():
+            constants[name] = value
+            copies.append(name)
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), constants=constants), copies
+
+
+def _said_of_copies(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        more = f" and {len(names) - 1} more" if names[1:] else ""
+        yield f"{shown(names[0])}{more}: written as a copy of a weight whose values are all equal, trained by itself here"
 
 
 def _ranks(graph: Graph, ys: Sequence[str], lora: Iterable[str]) -> Iterator[tuple[str, int]]:

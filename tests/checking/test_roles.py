@@ -84,6 +84,14 @@ ROLES: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
         { a = Mul (x, w) b = Mul (a, ones) c = Mul (b, mask) d = Add (c, far) y = Add (d, near) }""",
         {"w": ("weight", 5), "ones": ("constant", 5), "mask": ("constant", 5), "far": ("constant", 5),
          "near": ("weight", 5)}),
+    "literals of PyTorch's older exporter": ("""g (float[N, 2, 4] x) => (float[N, 2, 3] y)
+        <float[2, 2, 2] _SLASH_m_SLASH_Constant_output_0 = {1, 2, 3, 4, 5, 6, 7, 8},
+         float[3] _SLASH_Constant_12_output_0 = {1, 2, 3}, float[3] m_SLASH_Constant_1_output_0 = {1, 2, 3},
+         float[3] _SLASH_m_SLASH_Add_output_0 = {1, 2, 3}>
+        { a = Conv (x, _SLASH_m_SLASH_Constant_output_0) b = Mul (a, _SLASH_Constant_12_output_0)
+          c = Mul (b, m_SLASH_Constant_1_output_0) y = Add (c, _SLASH_m_SLASH_Add_output_0) }""",
+        {"/m/Constant_output_0": ("constant", 1), "/Constant_12_output_0": ("constant", 1),
+         "m/Constant_1_output_0": ("weight", 5), "/m/Add_output_0": ("weight", 5)}),
     "equal values called as a module's": ("""g (float[N, 3] x) => (float[N, 3] y)
         <float[3] n_DOT_weight = {1, 1, 1}, float[3] n_DOT_in_proj_bias = {0, 0, 0}, float[3] vit_DOT_cls_token = {0, 0, 0},
          float[3] d_SLASH_BiasAdd_SLASH_ReadVariableOp_COLON_0 = {0, 0, 0}, float[3] l_DOT_lambda_1 = {0.1, 0.1, 0.1},

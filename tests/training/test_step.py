@@ -388,6 +388,35 @@ def test_tied_weights_stay_tied(tmp_path: Path) -> None:
     np.testing.assert_allclose(made["w_next"], w - (x.T @ off @ w.T + (x @ w).T @ off), rtol=1e-9)
 
 
+COPIES = """<ir_version: 9, opset_import: ["" : 18]> g (double[N,2] x) => (double[N,2] y)
+    <double[2] "l1.bias" = VALUES> {
+    "l2.bias" = Identity ("l1.bias")  "l3.bias" = Identity ("l2.bias")
+    a = Add (x, "l1.bias")  b = Tanh (a)  c = Add (b, "l2.bias")  d = Tanh (c)  y = Mul (d, "l3.bias") }"""
+
+
+@pytest.mark.parametrize("values", ["{0, 0}", "{1, 1}", "{1, 2}"])
+def test_copies_of_equal_values_are_weights_of_their_own(values: str, tmp_path: Path) -> None:
+    """An exporter keeps equal tensors once, and gives the others their names by Identity; it writes tied weights so too."""
+    onnx.save(onnx.parser.parse_model(COPIES.replace("VALUES", values)), tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t,reduction=sum", optimizer="sgd", lr=0.5)
+    x, t = np.random.default_rng(1).normal(size=(2, 5, 2))
+    bias = np.array(values.strip("{}").split(","), float)
+    b = np.tanh(x + bias)
+    d = np.tanh(b + bias)
+    of_product = 2 * (d * bias - t)
+    of_sum = of_product * bias * (1 - d * d)
+    gradients = [(of_sum * (1 - b * b)).sum(0), of_sum.sum(0), (of_product * d).sum(0)]
+    made = stepped(step, x=x, t=t)
+    if bias[0] == bias[1]:
+        assert {*step.params} == {"l1.bias", "l2.bias", "l3.bias"}
+        for name, gradient in zip(("l1.bias", "l2.bias", "l3.bias"), gradients, strict=True):
+            np.testing.assert_allclose(made[f"{name}_next"], bias - 0.5 * gradient, rtol=1e-9, err_msg=name)
+        assert any("l2.bias and 1 more" in note for note in step.notes)
+    else:
+        assert {*step.params} == {"l1.bias"}
+        np.testing.assert_allclose(made["l1.bias_next"], bias - 0.5 * sum(gradients), rtol=1e-9)
+
+
 def test_trained_weights_are_in_init_alone(tmp_path: Path) -> None:
     folder(tmp_path, "lora")
     held = onnx.load(tmp_path / "step" / "train.onnx")
