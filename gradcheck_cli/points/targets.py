@@ -236,9 +236,7 @@ def _type(graph: Graph, name: str) -> TensorType:
 CONSTANT = "constant"
 _EXPORTED = re.compile(r"constant|const(_|\d|$)|onnx::|val_", re.IGNORECASE)  # how exporters call what has no name
 _FILLED_IN = re.compile(r"constant|val_", re.IGNORECASE)  # how exporters call constants that they need themselves
-_LITERAL = re.compile(
-    r"/(.*/)?Constant(_\d+)?_output_0"
-)  # in PyTorch's older exporter, whose weights have modules' names
+_LITERAL = re.compile(r"/(.*/)?Constant(_\d+)?_output_0")  # numbers of the code, in PyTorch's older exporter
 _PARAMETER = re.compile(
     r"(^|_)(weights?|bias(es)?|kernel|gamma|beta|scale|alpha|lambda|tau|temperature|embed(ding)?s?|tokens?|table|param"
     r"(eter)?s?)(_|\d|$)|ReadVariableOp"

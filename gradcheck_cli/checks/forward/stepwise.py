@@ -398,11 +398,11 @@ class PieceRuns:
         """The error of formulas of onnxruntime's own."""
         values = {**self.piece.graph.constants, **self.piece.feeds}
         values |= {n: held.value for n, held in self.runs.exact.named.items()}
-        rules = [(operator_of(self.runs.ops, n).elsewhere_off, n) for n in self.piece.graph.nodes]
+        rules = ((operator_of(self.runs.ops, node).elsewhere_off, node) for node in self.piece.graph.nodes)
         return sum(
             rule(unit, values[node.outputs[0]], *(values.get(n) for n in node.inputs), **node.attrs)
             for rule, node in rules
-            if rule is not None
+            if rule is not None and node.outputs[0] in values
         )
 
     def _of_running_sums(self, ours: Array, dtype: np.dtype[Any]) -> Array:
