@@ -179,7 +179,7 @@ def _kind(options: Mapping[str, Any]) -> Kind:
 
 
 def _unconnected(names: Sequence[str], options: Mapping[str, Any]) -> str:
-    """What depends on nothing: an x, or of tangents a y; of Hessian-vector products the gradient."""
+    """A sentence on names without a result: xs, of tangents ys."""
     said = {"gradient": "nothing depends on {}", "jvp": "{} depends on no x", "hvp": "no gradient depends on {}"}
     return f"{said[_kind(options)].format(', '.join(names))} here"
 
