@@ -54,13 +54,16 @@ def dequantize(
 
 
 def dynamic_quantize(x: Var) -> tuple[Var, Var, Var]:
-    """x as uint8, with the scale and zero point that cover its range and 0 (a scale of 1 if all is 0)."""
+    """x as uint8, with the scale and zero point that cover its range and 0 (a scale of 1 if all is 0).
+
+    So only what is rounded can be out of uint8's range: unrounded, the ends of the range are no bounds.
+    """
     high = sym.maximum(sym.max(x, keepdims=False), 0.0)
     low = sym.minimum(x.tape.apply("ReduceMin", x, keepdims=0), 0.0)
     spread = (high - low) / 255.0
     scale = sym.where(sym.equal(spread, 0), 1, spread)
-    zero = _coded(-low / scale, None, np.dtype(np.uint8), 1)
-    return _coded(x / scale, zero, np.dtype(np.uint8), 1), scale, zero
+    zero = _coded(-low / scale, None, np.dtype(np.uint8), 0)
+    return _coded(x / scale, zero, np.dtype(np.uint8), 0), scale, zero
 
 
 def matmul_integer(a: Var, b: Var, a_zero_point: Var | None = None, b_zero_point: Var | None = None) -> Var:
@@ -113,19 +116,21 @@ def qlinear_conv(
 
 
 def rounded(x: Var, zero_point: Var | None = None, *, dtype: Any, saturate: int = 1) -> Var:
-    """x rounded to the numbers of a dtype."""
-    whole = sym.round_(x) if _is_integer(dtype) else x
-    return sym.cast(straight(whole, zero_point, dtype=dtype, saturate=saturate), dtype)
+    """x rounded to the numbers of a dtype; integers are clamped in any case."""
+    if _is_integer(dtype):
+        x, saturate = sym.round_(x), 1
+    return sym.cast(straight(x, zero_point, dtype=dtype, saturate=saturate), dtype)
 
 
 def straight(x: Var, zero_point: Var | None = None, *, dtype: Any, saturate: int = 1) -> Var:
-    """x moved to the zero point and clamped to the range of a dtype, without rounding."""
-    if _is_integer(dtype):
-        limits = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
-        moved = x if zero_point is None else x + sym.cast(zero_point, x.dtype)
-        return sym.clip(moved, float(limits.min), float(limits.max))
-    largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
-    return sym.clip(x, -largest, largest) if saturate else x
+    """x moved to the zero point and, with `saturate`, clamped to the range of a dtype, without rounding."""
+    integer = _is_integer(dtype)
+    moved = x + sym.cast(zero_point, x.dtype) if integer and zero_point is not None else x
+    if not saturate:
+        return moved
+    limits = ml_dtypes.iinfo(dtype) if integer else ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    largest = float(limits.max)
+    return sym.clip(moved, float(limits.min) if integer else -largest, largest)
 
 
 def _counted(x: Var) -> Var:

@@ -51,6 +51,17 @@ def test_what_is_out_of_range_gets_nothing(tmp_path: Path) -> None:
     assert check.gradient["norm"] == pytest.approx(np.sqrt(2))  # 1 for each of the two in the middle
 
 
+@pytest.mark.parametrize("before", ["Identity", "Relu", "Exp"])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_dynamic_scale_bounds_nothing(before: str, seed: int, tmp_path: Path) -> None:
+    """The range is that of the numbers themselves, so those at its ends are at no bound: unrounded, all stays."""
+    text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[12] x) => (float[12] y)
+    {{ a = {before} (x) {DYNAMIC.replace("(x)", "(a)")} y = Tanh (d) }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    [check] = gc.check(gc.load(tmp_path / "model.onnx"), straight_through=True, seed=seed).checks
+    assert check.status == "pass"
+
+
 def test_the_gradient_of_a_real_quantized_net_goes_through() -> None:
     path = Path(__file__).parents[1] / "models" / "files" / "q_cnn_qdq.onnx"
     if not path.exists():
