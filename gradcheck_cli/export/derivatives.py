@@ -31,12 +31,14 @@ INPUTS = "inputs"  # initial gradients that are inputs of the file
 class Derivatives:
     """Derivatives that were added to a model: names of the results and of new inputs, by the tensor they belong to.
 
-    `missing` names the tensors without a result: no y depends on them.
+    `missing` names the tensors without a result: no y depends on them.  `still` names the xs whose tangents move no y:
+    they are no inputs of the file.
     """
 
     results: Mapping[str, str]
     inputs: Mapping[str, str]
     missing: tuple[str, ...] = ()
+    still: tuple[str, ...] = ()
 
 
 def derivatives(
@@ -87,7 +89,7 @@ class _Adding:
     def tangents(self, xs: Sequence[str], ys: Sequence[str]) -> Derivatives:
         """The tangent of each y; the tangents of all xs are new inputs."""
         tangents = dict(zip(xs, (Seed(name) for name in self.names([f"{x}_tangent" for x in xs])), strict=True))
-        results: dict[str, str] = {}
+        results, moving = dict[str, str](), set[str]()
         for y in ys:
             [inner] = self.names([f"{y}_cotangent"])
             forth = self._add(xs, [y], [Seed(inner, open=False)], self.names([f"{x}_cotangent" for x in xs]))
@@ -95,9 +97,12 @@ class _Adding:
             if reached:
                 seeds = [tangents[x] for x in reached]
                 [back] = self._add([inner], list(reached.values()), seeds, self.names([f"{y}_tangent"])).results
-                results.update({} if back is None else {y: back})
-        inputs = {x: seed.name for x, seed in tangents.items()}
-        return Derivatives(results, inputs, tuple(y for y in ys if y not in results))
+                if back is not None:
+                    results[y] = back
+                    moving.update(reached)
+        inputs = {x: seed.name for x, seed in tangents.items() if x in moving}
+        missing, still = (tuple(n for n in names if n not in seen) for names, seen in ((ys, results), (xs, moving)))
+        return Derivatives(results, inputs, missing, still)
 
     def _add(
         self, xs: Sequence[str], ys: Sequence[str], initial: Sequence[str | Array | Seed | None], names: Sequence[str]

@@ -111,6 +111,18 @@ def test_zeros_are_written_where_nothing_flows_if_asked_for(gradcheck: Command, 
     assert found.tolist() == [0, 0]
 
 
+def test_an_x_that_moves_nothing_has_no_tangent(gradcheck: Command, folder: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]> p (float[N] x, float[N] t) => (float[N] y)
+        { c = Greater(x, t) f = Cast<to = 1>(c) s = Sin(x) y = Mul(s, f) }"""
+    onnx.save(onnx.parser.parse_model(text), folder / "still.onnx")
+    ran = gradcheck("grad", "still.onnx", "--x", "x", "--x", "t", "--jvp", "-o", "g.onnx")
+    assert (ran.code, ran.err) == (0, "")
+    assert "nothing depends on t here: it has no tangent" in ran.out
+    x, t = np.float32([1, 2]), np.float32([0, 3])
+    [found] = run(folder / "g.onnx", ["y_tangent"], {"x": x, "t": t, "x_tangent": np.ones(2, np.float32)})
+    np.testing.assert_allclose(found, np.cos(x) * (x > t), rtol=1e-6)
+
+
 REFUSED = [  # what is typed behind `gradcheck grad`, the exit code, what is said
     (["mlp.onnx"], 2, "Missing option '-o' / '--output'"),
     (["mlp.onnx", "-o", "g.onnx", "--x", "inptu"], 2, "mlp.onnx has no tensor 'inptu'. Did you mean 'input'?"),
