@@ -33,7 +33,10 @@ OUTPUT = click.RichOption(
     cls=TypedCommand,
     context_settings=SETTINGS,
     params=[OUTPUT, *options_of("grad", panels=False)],
-    idle={"grad_ys": Idle("jvp", "tangents start from inputs of the file")},
+    idle={
+        "grad_ys": Idle("jvp", "tangents start from inputs of the file"),
+        "safe": Idle("jvp", "a Where passes a pole by in tangents as it does in values"),
+    },
 )
 @click.argument("models", nargs=1, required=True, metavar="MODEL", type=click.Path())
 @click.option(
@@ -97,7 +100,7 @@ def _made(ctx: click.Context, path: str, output: str, options: Mapping[str, Any]
     if options["straight_through"]:
         model = _straight(model, ctx, options)
     if options["safe"]:
-        model = _changed(model, model.graph, without_poles(model.ops))
+        model = _changed(model, model.graph, without_poles(model.ops, twice=options["hvp"]))
     model = _sliced(model, options["y"])
     model, weights = _opened(model, options) if options["params_as_inputs"] else (model, {})
     added, written = _written(model, output, options, weights)
@@ -286,6 +289,7 @@ def _said(model: Model, output: str, options: Mapping[str, Any], added: Derivati
         yield f"  open    {', '.join(written.open_dims)}: any size at which the model runs"
     yield from (f"  note    {note}" for note in written.notes)
     yield from (f"  note    {_unconnected([x], options)}: no derivative was written" for x in added.missing)
+    yield from (f"  note    nothing depends on {x} here: it has no tangent" for x in added.still)
     yield from (f"  note    {note}" for note in said_of_merged(model.graph, model.requests[0].xs, model.ops))
     yield from _of_constant_sums(model)
     feeds = ", ".join(f"{name!r}: ..." for name in graph.free_inputs)

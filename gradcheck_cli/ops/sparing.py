@@ -26,6 +26,7 @@ from gradcheck_cli.ops.pool import average_pool_vjp, shared_out, unpooled
 
 _TANH, _CONV, _POOL, _SLICE, _MISH = (OPS["", name] for name in ("Tanh", "Conv", "AveragePool", "Slice", "Mish"))
 _SOFTMAX, _HARD_SWISH = OPS["", "Softmax"], OPS["", "HardSwish"]
+_PRODUCT = OPS["", "Mul"].key
 _MOST = 1 << 30
 _FEW_CHANNELS = 8
 _MOST_TAPS = 32  # of filters, beyond which all windows would be too much to hold
@@ -230,13 +231,14 @@ def _windows(x: Var, kernel: Sequence[int], geometry: dict[str, Any]) -> Var:
     return sym.reshape(seen, (-1, x.shape[1] * taps, *seen.shape[3:]))
 
 
-def without_poles(ops: Ops) -> Ops:
-    """The operators, with rules that give 0 wherever nothing flows in, also where an operator has an infinite slope.
+def without_poles(ops: Ops, *, twice: bool = False) -> Ops:
+    """The operators, with rules that give 0 in place of 0 times infinity wherever nothing flows in.
 
     `Where(x > 0, Sqrt(x), 0)` sends a cotangent of exactly 0 into Sqrt at x <= 0; 0 times infinity is not a number.
-    Only elementwise operators that are not defined everywhere get one.
+    Only elementwise operators that are not defined everywhere get one; and products, which their rules are made of,
+    if those are differentiated themselves, `twice`.
     """
-    return {**ops, **{key: _safe(op) for key, op in ops.items() if _has_poles(op)}}
+    return {**ops, **{key: _safe(op) for key, op in ops.items() if _has_poles(op) or (twice and key == _PRODUCT)}}
 
 
 def _has_poles(op: Op) -> bool:
@@ -244,10 +246,16 @@ def _has_poles(op: Op) -> bool:
 
 
 def _safe(op: Op) -> Op:
+    """An operator whose rule stays as it is wherever it gives a number, so that it has a derivative there as before."""
     rule: Callable[..., Any] = op.vjp  # type: ignore[assignment]
 
     def safe(ct: Var, ans: Any, *primals: Var, **metadata: Any) -> tuple[Var | None, ...]:
         idle = sym.equal(ct, 0)
-        return tuple(None if made is None else sym.where(idle, 0, made) for made in rule(ct, ans, *primals, **metadata))
+        return tuple(None if made is None else _saved(idle, made) for made in rule(ct, ans, *primals, **metadata))
 
     return replace(op, vjp=safe)
+
+
+def _saved(idle: Var, made: Var) -> Var:
+    lost = made.tape.apply("And", idle, made.tape.apply("IsNaN", made))
+    return sym.where(lost, 0, made)

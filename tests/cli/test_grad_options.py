@@ -175,6 +175,41 @@ def test_nothing_flows_into_poles_when_asked(op: str, slope: Any, gradcheck: Com
     assert np.array_equal(plain[[0, 2]], safe[[0, 2]])
 
 
+CURVED = """<ir_version: 9, opset_import: ["" : 18]> p (double[N] x) => (double y)
+    {{ zero = Constant<value = double {{0}}>() one = Constant<value = double {{1}}>() c = Constant<value = double {{{c}}}>()
+       on = Greater(x, zero) r = {op} w = Where(on, r, c) d = Sub(w, c) s = Mul(d, d) y = ReduceSum<keepdims=0>(s) }}"""
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "slope", "curve"),
+    [
+        ("Sqrt(x)", np.sqrt, lambda x: 0.5 / np.sqrt(x), lambda x: -0.25 * x**-1.5),
+        ("Log(x)", np.log, lambda x: 1 / x, lambda x: -1 / x**2),
+        ("Reciprocal(x)", lambda x: 1 / x, lambda x: -1 / x**2, lambda x: 2 / x**3),
+        ("Div(one, x)", lambda x: 1 / x, lambda x: -1 / x**2, lambda x: 2 / x**3),
+    ],
+)
+def test_curvature_stays_where_no_gradient_arrives(
+    op: str, value: Any, slope: Any, curve: Any, gradcheck: Command
+) -> None:
+    """At a residual of exactly 0 no gradient arrives, and all of the curvature is that of Gauss and Newton."""
+    x, v, c = np.array([4.0, 0.0, 0.25, -1.0]), np.array([1.0, 2.0, 3.0, 4.0]), value(np.array(4.0))
+    text = CURVED.format(op=op, c=c)
+    got = given(written(gradcheck, "--safe", "--hvp", text=text), x=x, x_vector=v)["x_hvp"]
+    with np.errstate(all="ignore"):
+        expected = 2 * v * (slope(x) ** 2 + (value(x) - c) * curve(x))
+    np.testing.assert_allclose(got, np.where(x > 0, expected, 0), rtol=1e-12)
+
+
+def test_tangents_need_no_saving_from_poles(gradcheck: Command) -> None:
+    done = asked(gradcheck, "--safe", "--jvp", text=POLES.format(op="Sqrt(x)"))
+    assert done.code == 2
+    assert "--safe has no effect beside --jvp" in done.err
+    x, v = np.array([4.0, 0.0, 0.25, -1.0], np.float32), np.ones(4, np.float32)
+    tangent = given(written(gradcheck, "--jvp", text=POLES.format(op="Sqrt(x)")), x=x, x_tangent=v)["y_tangent"]
+    np.testing.assert_allclose(tangent, [0.25, 0, 1, 0], rtol=1e-6)
+
+
 def test_limits_hold(gradcheck: Command) -> None:
     assert asked(gradcheck, "--timeout", "60s", "--memory-limit", "1GiB").code == 0
     Path("g.onnx").unlink()
