@@ -137,7 +137,7 @@ def export(
     values = {} if runtime is None else sample(made, here)
     graph = rows_apart(made.graph) if per_sample else made.graph
     if per_sample:
-        require_rows(model, made, graph, feeds)
+        notes += require_rows(model, made, graph, feeds)
     graph = replace(graph, constants={**graph.constants, **{n: v for n, v in defaults.items() if n in graph.inputs}})
     made = replace(made, graph=with_unique_names(held_once(graph)))
     own = _file(model)  # which gives documentation and properties, if it is an ONNX file

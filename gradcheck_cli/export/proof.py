@@ -286,8 +286,14 @@ def largest_gap(
     return gap, largest
 
 
-def require_rows(model: Model, made: Written, rows: Graph, feeds: Mapping[str, Any]) -> None:
-    """Raises UnsupportedError where `rows`, a graph for each row of a batch, is not the model at a batch of each one."""
+_COUPLED = (
+    "{0} of a batch is not made of {0} of its rows: these are the derivatives of each row taken by itself, and do not "
+    "add up to those of the batch"
+)
+
+
+def require_rows(model: Model, made: Written, rows: Graph, feeds: Mapping[str, Any]) -> list[str]:
+    """Notes on `rows`, a graph for each row of a batch; UnsupportedError where it is not the model at a batch of one."""
     [each] = rows.nodes
     batch = (made.graph.types[each.inputs[0]].shape or ())[0]
     alone = Settings(dims={**model.dims, **made.trials.fixed, str(batch): 1}, extra_feed_dict=feeds, seed=1)
@@ -302,12 +308,26 @@ def require_rows(model: Model, made: Written, rows: Graph, feeds: Mapping[str, A
     runs = [first] if second is None else [first, second]
     given = {**known, **{n: np.concatenate([run[n] for run in runs]) for n in each.inputs}}
     if draws(made.graph, model.ops):
-        return
+        return []
+    near = _HALF if _narrows(rows) else _ROUNDING
     found = values_of(trace(rows, given, ops=model.ops, targets=rows.outputs, on=OutlinedTape), rows.outputs)
     for name in rows.outputs:
         wanted = np.stack([run[name] for run in runs])
-        if not _near(wanted.reshape(found[name].shape), found[name], _HALF if _narrows(rows) else _ROUNDING):
+        if not _near(wanted.reshape(found[name].shape), found[name], near):
             raise UnsupportedError(f"--per-sample: {shown(name)} of a row would not be that of the row by itself.")
+    together = replace(alone, dims={**alone.dims, str(batch): len(runs)}, extra_feed_dict={**feeds, **given})
+    whole = run_of(model, made, together) or {}
+    coupled = [n for n in model.graph.outputs if n in whole and not _of_rows(whole[n], [r[n] for r in runs], near)]
+    return [_COUPLED.format(repr(n)) for n in coupled]
+
+
+def _of_rows(whole: Any, parts: Sequence[Any], near: float) -> bool:
+    """True if a result for a batch is made of those of its rows: one behind the other, their sum or their mean."""
+    if not isinstance(whole, np.ndarray) or whole.dtype.kind != "f":
+        return True
+    total = np.sum(parts, axis=0)
+    made = [np.concatenate(parts)] if whole.ndim else []
+    return any(m.shape == whole.shape and _near(m, whole, near) for m in (*made, total, total / len(parts)))
 
 
 def _agree(model: Model, made: Written, run: Run) -> bool:

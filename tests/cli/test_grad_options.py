@@ -152,6 +152,28 @@ def test_without_a_batch_of_rows_none_are_taken(name: str, gradcheck: Command) -
     assert not Path("g.onnx").exists()
 
 
+OF_ROWS = {  # y of a batch, and True if it is made of y of its rows
+    "y": ("y = Exp(h)", True),
+    "the sum": ("y = ReduceSum<keepdims = 0>(h)", True),
+    "the mean": ("y = ReduceMean<keepdims = 0>(h)", True),
+    "distances of all pairs": (
+        "t = Transpose(h) g = MatMul(h, t) s = Sigmoid(g) y = ReduceSum<keepdims = 0>(s)", False
+    ),
+    "shares of a row in the batch": ("y = Softmax<axis = 0>(h)", False),
+    "a root of the mean": ("q = Mul(h, h) m = ReduceMean<keepdims = 0>(q) y = Sqrt(m)", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_rows_that_are_coupled_are_told(name: str, gradcheck: Command) -> None:
+    made, apart = OF_ROWS[name]
+    shape = "float[N,3]" if name in ("y", "shares of a row in the batch") else "float"
+    done = asked(gradcheck, "--per-sample", text=f"""<ir_version: 9, opset_import: ["" : 18]>
+        p (float[N,3] x) => ({shape} y) {{ h = Tanh(x) {made} }}""")  # fmt: skip
+    assert done.code == 0
+    assert ("'y' of a batch is not made of 'y' of its rows" in done.out) is not apart
+
+
 def test_nodes_of_rows_are_counted(gradcheck: Command) -> None:
     plain, rows = (asked(gradcheck, *option).out.split(" nodes, ")[0] for option in ((), ("--per-sample",)))
     assert int(rows.split()[-1]) > int(plain.split()[-1])
