@@ -71,7 +71,7 @@ _OUTSIDE: Mapping[str, str] = {  # onnxruntime's own operators that are left out
 _EMPTY, _ANY_NUMBER = inspect.Parameter.empty, inspect.Parameter.VAR_POSITIONAL
 
 
-WEIGHT, STATISTIC, QUANTIZATION = "weight", "statistic", "quantization"
+WEIGHT, STATISTIC, QUANTIZATION, CONSTANT = "weight", "statistic", "quantization", "constant"
 OperandRoles: TypeAlias = Mapping[str, tuple[int, ...]]  # role of constants -> the operands that have it
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.op import Along, Op, attributes_of, composite, deciding, require_known
+from gradcheck_cli.op import CONSTANT, Along, Op, attributes_of, composite, deciding, require_known
 
 REDUCTIONS = ("none", "sum", "mean")
 
@@ -73,6 +73,18 @@ def total_weight(weight: Var | float) -> Var | float:
 
 
 LOSS: list[Op] = [
-    composite("NegativeLogLikelihoodLoss", negative_log_likelihood, cuts=deciding(1), integers={1: Along(1)}),
-    composite("SoftmaxCrossEntropyLoss", softmax_cross_entropy, cuts=deciding(1), integers={1: Along(1)}),
+    composite(
+        "NegativeLogLikelihoodLoss",
+        negative_log_likelihood,
+        cuts=deciding(1),
+        integers={1: Along(1)},
+        roles={CONSTANT: (2,)},
+    ),
+    composite(
+        "SoftmaxCrossEntropyLoss",
+        softmax_cross_entropy,
+        cuts=deciding(1),
+        integers={1: Along(1)},
+        roles={CONSTANT: (2,)},
+    ),
 ]

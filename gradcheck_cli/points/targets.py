@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff.custom import with_installed
 from gradcheck_cli.autodiff.reach import Flow, Selecting, selecting
 from gradcheck_cli.errors import UsageError, counted, did_you_mean, shown
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
-from gradcheck_cli.op import DTYPES, QUANTIZATION, STATISTIC, WEIGHT, Op, Ops, operator_of
+from gradcheck_cli.op import CONSTANT, DTYPES, QUANTIZATION, STATISTIC, WEIGHT, Op, Ops, operator_of
 from gradcheck_cli.ops import OPS
 
 
@@ -233,7 +233,6 @@ def _type(graph: Graph, name: str) -> TensorType:
     return TensorType(value.dtype, value.shape)
 
 
-CONSTANT = "constant"
 _EXPORTED = re.compile(r"constant|const(_|\d|$)|onnx::|val_", re.IGNORECASE)  # how exporters call what has no name
 _FILLED_IN = re.compile(r"constant|val_", re.IGNORECASE)  # how exporters call constants that they need themselves
 _LITERAL = re.compile(r"/(.*/)?Constant(_\d+)?_output_0")  # numbers of the code, in PyTorch's older exporter
@@ -260,7 +259,7 @@ def constant_roles(
     """The roles of all constants of a floating-point type; `named` are those that a user calls by their names."""
     floats = [n for n, v in graph.constants.items() if is_inexact(v.dtype) and v.size]
     ops = with_installed(ops, graph)
-    uses, needed = _uses(graph, floats, ops), graph.needed_for(ys)
+    uses, needed = readers_of(graph, floats, ops), graph.needed_for(ys)
     several = [n for n in floats if graph.constants[n].size > 1]
     rule = Selecting(Flow(graph, ops), graph.free_inputs, several, ys)
     return {n: _role(graph, n, uses.get(n, ()), needed, rule, named) for n in floats}
@@ -368,7 +367,7 @@ def _by_operand(uses: Iterable[tuple[Op, int]]) -> ConstantRole | None:
     found: dict[str, str] = {}
     for op, index in uses:
         found.setdefault(_role_in(op, index), f"operand {index} of {op.name}")
-    first = next((r for r in (STATISTIC, QUANTIZATION, WEIGHT) if r in found), None)
+    first = next((r for r in (STATISTIC, QUANTIZATION, WEIGHT, CONSTANT) if r in found), None)
     return None if first is None else ConstantRole(first, 2, found[first])
 
 
@@ -387,7 +386,7 @@ def _filled_in(graph: Graph, name: str, found: ConstantRole) -> ConstantRole | N
     return None
 
 
-def _uses(graph: Graph, names: Iterable[str], ops: Ops) -> dict[str, list[tuple[Op, int]]]:
+def readers_of(graph: Graph, names: Iterable[str], ops: Ops) -> dict[str, list[tuple[Op, int]]]:
     """Operators that read constants, and as which operand, through casts and changes of layout."""
     behind: dict[str, set[str]] = {n: {n} for n in names}
     found: dict[str, list[tuple[Op, int]]] = {}
@@ -414,6 +413,11 @@ def is_of_module(name: str) -> bool:
     """True for a name such as encoder.scale: parts, of which the last is none that an exporter makes up."""
     last = _last(name)
     return last not in ("", name) and _EXPORTED.match(last) is None
+
+
+def is_made_up(name: str) -> bool:
+    """True for a name that an exporter gives to what has none."""
+    return _EXPORTED.match(_last(name)) is not None
 
 
 def _last(name: str) -> str:

@@ -5,6 +5,7 @@ A graph is rewritten once, before it is differentiated; what a node read as a we
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,14 +19,20 @@ from gradcheck_cli.export.size_formulas import NUMBERS
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.targets import (
+    constant_roles,
     copied,
     differentiable_constants,
     fitting,
+    is_made_up,
     is_of_module,
     matched_params,
+    readers_of,
     said_of_merged,
     weights,
 )
+
+_PRODUCTS = {"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"}
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.\w+)*")  # as Python calls the parameters of modules
 
 
 class Trainables(Struct, frozen=True):
@@ -49,11 +56,11 @@ def trained_inputs(
 ) -> Trainables:
     """The graph with inputs for the weights, or for those that fit `globs`, and for the factors of `lora`, RANK:GLOB."""
     graph, copies = _copies_apart(_statistics_apart(lifted(graph)))
+    graph, tied = _transposes_tied(graph)
     ranks = dict(_ranks(graph, ys, lora))
-    if globs:
-        names = matched_params(graph, ys, globs, (), ops, "--trainable ")
-    else:
-        names = () if lora else weights(graph, ys, ops=ops)
+    usual, left = ((), []) if lora and not globs else _usual(graph, ys, ops)
+    leaving_out = bool(globs) and all(glob.startswith("!") for glob in globs)
+    names = matched_params(graph, ys, globs, usual if leaving_out else (), ops, "--trainable ") if globs else usual
     both = set(names) & set(ranks)
     if both:
         raise UsageError(f"--lora and --trainable both name {', '.join(map(shown, sorted(both)))}.")
@@ -63,10 +70,88 @@ def trained_inputs(
     if other := next((n for n, v in values.items() if v.dtype.kind not in "fV"), None):
         raise UsageError(f"{shown(other)} is {values[other].dtype}; weights of real numbers can be trained.")
     wide = {n: v.astype(np.float32) if v.dtype.itemsize < 4 else v for n, v in values.items()}
-    merged = [*_said_of_copies([n for n in names if n in copies]), *said_of_merged(graph, names, ops)]
+    merged = [
+        *_said_of_copies([n for n in names if n in copies]),
+        *said_of_merged(graph, names, ops),
+        *(f"{shown(n)} is {shown(of)} transposed: trained as one weight" for n, of in tied.items() if of in names),
+        *(left if leaving_out or not globs else ()),
+    ]
     graph, factors = _adapted(opened(graph, wide), ranks, np.random.default_rng(seed))
     graph, statistics, updates, notes = _with_statistics(graph)
     return Trainables(graph, {**wide, **factors}, statistics, updates, (*merged, *notes))
+
+
+def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], list[str]]:
+    """The constants that are trained where nobody names any, and sentences on those that may be parameters and are not.
+
+    Exporters fold what is computed of parameters and of buffers alike, and do not tell which: a table of sines, or the
+    rows of one that is learnt.  Trained, a buffer is another model; kept, a parameter is only frozen.
+    """
+    scales = _of_group_norms(graph)
+    names = dict.fromkeys([*weights(graph, ys, ops=ops), *(n for n in scales if n in graph.needed_for(ys))])
+    declares = any(graph.modules.values())
+    unknown = [n for n in names if n not in {*scales, *graph.trained} and _is_folded(graph, n, declares)]
+    readers = readers_of(graph, unknown, ops)
+    folded = [n for n in unknown if all(op.name not in _PRODUCTS and not op.roles for op, _ in readers.get(n, ()))]
+    kept = [] if declares else [
+        n for n, role in constant_roles(graph, ys, ops=ops).items()
+        if role.rule in (4, 5) and n not in names and n not in graph.inline and _IDENTIFIER.fullmatch(n)
+        and not is_made_up(n)
+    ]  # fmt: skip
+    said = [*_said_of_kept(folded, "computed by the exporter, of parameters or of buffers",
+                           "; export without optimizing: torch.onnx.export(..., dynamo=True, optimize=False)"),
+            *_said_of_kept(kept, "one entry, or all values are equal", "")]  # fmt: skip
+    return tuple(n for n in names if n not in folded), said
+
+
+def _is_folded(graph: Graph, name: str, declares: bool) -> bool:
+    """True for what PyTorch's exporters compute: no parameter that the file declares, or a name of the older one."""
+    return (declares and name not in graph.modules) or name.startswith("onnx::")
+
+
+def _said_of_kept(names: Sequence[str], why: str, instead: str) -> Iterator[str]:
+    if names:
+        more = f" and {len(names) - 1} more" if names[1:] else ""
+        yield f"{shown(names[0])}{more} ({why}): kept here, not trained; --trainable NAME trains it{instead}"
+
+
+def _of_group_norms(graph: Graph) -> list[str]:
+    """The scales and shifts behind a reshaped InstanceNormalization: as exporters write GroupNorm."""
+    normalized, scaled, found = set[str](), set[str](), list[str]()
+    for node in graph.nodes:
+        first = node.inputs[0] if node.inputs else ""
+        if node.op == "InstanceNormalization" or (node.op == "Cast" and first in normalized):
+            normalized.update(node.outputs)
+        elif node.op == "Reshape" and first in normalized:
+            scaled.update(node.outputs)
+        elif node.op in ("Mul", "Add") and not scaled.isdisjoint(node.inputs):
+            own = [n for n in node.inputs if n in graph.constants and graph.constants[n].size > 1]
+            found += own
+            scaled.update(node.outputs if own and node.op == "Mul" else ())
+    return found
+
+
+def _transposes_tied(graph: Graph) -> tuple[Graph, dict[str, str]]:
+    """The graph in which a matrix that is another one transposed is computed of it, and which that is.
+
+    Exporters transpose tied weights, such as those of an embedding and of the head behind it, once and for all.
+    """
+    matrices = {n: v for n, v in graph.constants.items() if v.ndim == 2 and v.dtype.kind in "fV" and min(v.shape) > 1}
+    shapes = {v.shape for v in matrices.values()}
+    known: dict[tuple[object, ...], str] = {}
+    for name in sorted(matrices, key=is_made_up):
+        value = matrices[name]
+        if value.shape[::-1] in shapes and (value != value.flat[0]).any():
+            known.setdefault((value.shape, value.dtype, hash(value.tobytes())), name)
+    tied = dict[str, str]()
+    for name in sorted(matrices, key=is_made_up, reverse=True):
+        turned = matrices[name].T
+        of = known.get((turned.shape, turned.dtype, hash(turned.tobytes())))
+        if of is not None and of != name and of not in tied and np.array_equal(turned, matrices[of]):
+            tied[name] = of
+    nodes = [Node("Transpose", (of,), (name,), {"perm": (1, 0)}, name=name) for name, of in tied.items()]
+    constants = {n: v for n, v in graph.constants.items() if n not in tied}
+    return replace(graph, nodes=(*nodes, *graph.nodes), constants=constants) if tied else graph, tied
 
 
 def _statistics_apart(graph: Graph) -> Graph:
@@ -92,28 +177,58 @@ def _statistics_apart(graph: Graph) -> Graph:
 
 
 def _copies_apart(graph: Graph) -> tuple[Graph, list[str]]:
-    """The graph in which copies of constants of equal values are constants of their own, and their names.
+    """The graph in which copies of constants are constants of their own, unless they are tied, and their names.
 
     An exporter that keeps equal tensors once gives the others the names that they have in modules by Identity nodes.
-    It does so with tied weights too, which stay tied: not all of their values are equal.
+    It does so with tied weights too.  Those are not of equal values; nor are the weights of layers that are copies of
+    one another, and begin alike in a model that was never trained: those have one name but for the number.
     """
-    constants, nodes, copies = dict(graph.constants), list[Node](), list[str]()
+    constants, nodes, copies, readers = dict(graph.constants), list[Node](), list[str](), _names_of_readers(graph)
+    whole = copied(graph)
+    found = {
+        n.outputs[0]: whole[n.inputs[0]] for n in graph.nodes if n.key == ("", "Identity") and n.inputs[0] in whole
+    }
+    flat = {n for n, of in found.items() if is_of_module(n) and _is_flat(constants[of])}
     for node in graph.nodes:
         name = node.outputs[0]
-        copy = node.key == ("", "Identity") and name not in graph.outputs and is_of_module(name)
-        value = constants.get(node.inputs[0]) if copy else None
-        if value is not None and value.dtype.kind in "fV" and value.size and (value == value.flat[0]).all():
-            constants[name] = value
-            copies.append(name)
-        else:
+        of = found.get(name)
+        if of is None or name in graph.outputs or not (name in flat or (flat and _numbered(name, of, readers))):
             nodes.append(node)
+        else:
+            constants[name] = graph.constants[of]
+            copies.append(name)
     return replace(graph, nodes=tuple(nodes), constants=constants), copies
+
+
+def _is_flat(value: Array) -> bool:
+    return bool(value.dtype.kind in "fV" and value.size and (value == value.flat[0]).all())
+
+
+def _numbered(name: str, of: str, readers: Mapping[str, set[str]]) -> bool:
+    """True for a copy whose name, or if exporters made it up those of its readers, differs by numbers alone."""
+    if not is_made_up(name):
+        return is_of_module(name) and _without_numbers(name) == _without_numbers(of)
+    own, other = readers.get(name, set()), readers.get(of, set())
+    return own.isdisjoint(other) and {*map(_without_numbers, own)} == {*map(_without_numbers, other)}
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "", name)
+
+
+def _names_of_readers(graph: Graph) -> dict[str, set[str]]:
+    """The names of the nodes that read a tensor, but for those that copy it."""
+    found: dict[str, set[str]] = {}
+    for node in graph.nodes:
+        for name in node.inputs if node.key != ("", "Identity") else ():
+            found.setdefault(name, set()).add(node.name)
+    return found
 
 
 def _said_of_copies(names: Sequence[str]) -> Iterator[str]:
     if names:
         more = f" and {len(names) - 1} more" if names[1:] else ""
-        yield f"{shown(names[0])}{more}: written as a copy of a weight whose values are all equal, trained by itself here"
+        yield f"{shown(names[0])}{more}: written as a copy of an equal weight, trained by itself here"
 
 
 def _ranks(graph: Graph, ys: Sequence[str], lora: Iterable[str]) -> Iterator[tuple[str, int]]:

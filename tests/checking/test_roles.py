@@ -69,6 +69,12 @@ ROLES: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
     "a weight that is cast to integers and back": ("""g (float[2, 3] x) => (float[2, 2] y)
         <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { i = Cast <to = 3> (w) f = Cast <to = 1> (i) y = MatMul (x, f) }""",
         {"w": ("weight", 5)}),
+    "importance of classes": ("""g (float[N, 3] x, int64[N] t) => (float y)
+        <float[3] c = {1, 2, 3}, float[3] w = {1, 2, 3}>
+        { s = Mul (x, w) y = SoftmaxCrossEntropyLoss (s, t, c) }""", {"c": ("constant", 2), "w": ("weight", 5)}),
+    "importance of classes that is learnt": ("""g (float[N, 3] x, int64[N] t) => (float y) <float[3] w = {1, 2, 3}>
+        { s = Mul (x, w) p = LogSoftmax (s) q = PRelu (p, w) y = NegativeLogLikelihoodLoss (q, t, w) }""",
+        {"w": ("weight", 2)}),
     "sizes": ("""g (float[N, 2] x) => (float[N, 4] y) <float[2] t = {1, 2}>
         { c = Cast <to = 7> (t) y = Tile (x, c) }""", {"t": ("constant", 3)}),
     "one entry": ("""g (float[N] x) => (float[N] y) <float enc_DOT_scale = {2}, float half = {0.5},

@@ -1,0 +1,137 @@
+"""Tensors that are trained where nobody names any: exporters fold, merge, copy and transpose what a module has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import gradcheck_cli as gc
+from gradcheck_cli.graph import Array
+from tests.checking.test_roles import declared, proto
+from tests.training.test_step import stepped
+
+X, T = np.random.default_rng(1).normal(size=(2, 4, 2))
+
+
+def step_of(text: str, folder: Path, kinds: Mapping[str, str] = {}, **options: str) -> gc.TrainingStep:
+    onnx.save(declared(proto(text), kinds, onnx.TensorProto.DOUBLE), folder / "m.onnx")
+    return gc.training_step(gc.load(folder / "m.onnx"), loss="mse:y,t", optimizer="sgd", lr=0.1, **options)  # type: ignore[arg-type]
+
+
+def moved(step: gc.TrainingStep) -> dict[str, Array]:
+    """The changes of all weights in a step."""
+    made = stepped(step, x=X, t=T)
+    return {name: made[f"{name}_next"] - step.init[name] for name in step.params}
+
+
+FOLDED = """g (double[N, 2] x) => (double[N, 2] y)
+    <double[2] net_DOT_scale = {1, 2}, double[2, 2] val_7 = {1, 2, 3, 5}, double[2] slice_1 = {0.5, 1.5},
+     double[2] OTHER = {0.5, 2.5}>
+    { a = Mul (x, net_DOT_scale) b = MatMul (a, val_7) c = Add (b, slice_1) y = Mul (c, OTHER) }"""
+
+
+@pytest.mark.parametrize(
+    ("other", "kinds", "trained", "kept"),
+    [
+        ("expand", {"net.scale": "PARAMETER"}, {"net.scale", "val_7"}, "slice_1 and 1 more"),
+        ("net_DOT_w", {"net.scale": "PARAMETER", "net.w": "PARAMETER"}, {"net.scale", "val_7", "net.w"}, "slice_1 ("),
+        ("onnx_COLON__COLON_Mul_3", {}, {"net.scale", "val_7", "slice_1"}, "onnx::Mul_3 ("),
+        ("net_DOT_w", {}, {"net.scale", "val_7", "slice_1", "net.w"}, ""),
+    ],
+)  # fmt: skip
+def test_constants_that_the_exporter_computes_are_kept_and_told(
+    other: str, kinds: dict[str, str], trained: set[str], kept: str, tmp_path: Path
+) -> None:
+    step = step_of(FOLDED.replace("OTHER", other), tmp_path, kinds)
+    assert {*step.params} == trained
+    told = [note for note in step.notes if "computed by the exporter" in note]
+    assert [note.startswith(kept) for note in told] == ([True] if kept else [])
+
+
+def test_what_is_kept_is_trained_if_named(tmp_path: Path) -> None:
+    text = FOLDED.replace("OTHER", "expand")
+    step = step_of(text, tmp_path, {"net.scale": "PARAMETER"}, trainable="slice_?")
+    assert {*step.params} == {"slice_1"}
+    assert not any("computed by the exporter" in note for note in step.notes)
+    step = step_of(text, tmp_path, {"net.scale": "PARAMETER"}, trainable="!val_7")
+    assert {*step.params} == {"net.scale"}
+    assert any("computed by the exporter" in note for note in step.notes)
+
+
+def test_what_may_be_a_parameter_is_told(tmp_path: Path) -> None:
+    step = step_of("""g (double[N, 2] x) => (double[N, 2] y)
+        <double[2] net_DOT_w = {1, 2}, double temperature = {2}, double[2] net_DOT_ls = {1, 1}, double val_3 = {3}>
+        { a = Mul (x, net_DOT_w) b = Mul (a, temperature) c = Mul (b, net_DOT_ls) y = Mul (c, val_3) }""",
+        tmp_path)  # fmt: skip
+    assert {*step.params} == {"net.w"}
+    assert any(note.startswith("temperature and 1 more (one entry, or all values are equal)") for note in step.notes)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [("1, 1", "0, 0"), ("1, 2", "0.5, 0")])
+@pytest.mark.parametrize("kinds", [{}, {"net.w": "PARAMETER"}])
+def test_scales_of_a_group_norm_are_trained(scale: str, shift: str, kinds: dict[str, str], tmp_path: Path) -> None:
+    text = f"""g (double[N, 2] x) => (double[N, 2] y)
+        <double[2] net_DOT_w = {{1, 2}}, double[1] val_3 = {{1}}, double[1] val_4 = {{0}}, int64[3] apart = {{0, 1, 2}},
+         int64[2] back = {{0, 2}}, double[1, 2] onnx_COLON__COLON_Mul_3 = {{{scale}}},
+         double[1, 2] onnx_COLON__COLON_Add_4 = {{{shift}}}>
+        {{ a = Mul (x, net_DOT_w) r = Reshape (a, apart) i = InstanceNormalization (r, val_3, val_4) f = Reshape (i, back)
+          s = Mul (f, onnx_COLON__COLON_Mul_3) y = Add (s, onnx_COLON__COLON_Add_4) }}"""
+    step = step_of(text, tmp_path, kinds)
+    assert {*step.params} == {"net.w", "onnx::Mul_3", "onnx::Add_4"}
+    assert not any("exporter" in note for note in step.notes)
+
+
+TIED = """g (double[N, 2] x) => (double[N, 2] y) <double[2, 2] head_DOT_weight = {1, 2, 3, 5}, double[2, 2] val_9 = OTHER>
+    { h = MatMul (x, head_DOT_weight) g = Tanh (h) y = MatMul (g, val_9) }"""
+
+
+@pytest.mark.parametrize(("values", "tied"), [("{1, 3, 2, 5}", True), ("{1, 2, 3, 5}", False), ("{1, 3, 2, 4}", False)])
+def test_a_weight_that_is_another_one_transposed_stays_tied(values: str, tied: bool, tmp_path: Path) -> None:
+    step = step_of(TIED.replace("OTHER", values), tmp_path)
+    w, v = np.array([[1.0, 2], [3, 5]]), np.array(values.strip("{}").split(","), float).reshape(2, 2)
+    t = np.tanh(X @ w)
+    off = 2 * (t @ v - T) / T.size
+    of_w, of_v = X.T @ (off @ v.T * (1 - t * t)), t.T @ off
+    expected = {"head.weight": of_w + of_v.T} if tied else {"head.weight": of_w, "val_9": of_v}
+    assert {*step.params} == {*expected}
+    for name, change in moved(step).items():
+        np.testing.assert_allclose(change, -0.1 * expected[name], rtol=1e-9, err_msg=name)
+    assert ("val_9 is head.weight transposed: trained as one weight" in step.notes) == tied
+
+
+LAYERS = """g (double[N, 2] x) => (double[N, 2] y)
+    <double[2] l_DOT_0_DOT_weight = {1, 2}, double[2, 2] onnx_COLON__COLON_MatMul_1 = {1, 2, 3, 5},
+     double[2] l_DOT_0_DOT_bias = BIAS>
+    { l_DOT_1_DOT_weight = Identity (l_DOT_0_DOT_weight) head_DOT_weight = Identity (l_DOT_0_DOT_weight)
+      l_DOT_1_DOT_bias = Identity (l_DOT_0_DOT_bias) onnx_COLON__COLON_MatMul_8 = Identity (onnx_COLON__COLON_MatMul_1)
+      onnx_COLON__COLON_MatMul_9 = Identity (onnx_COLON__COLON_MatMul_1)
+      [_SLASH_l_DOT_0_SLASH_MatMul] a = MatMul (x, onnx_COLON__COLON_MatMul_1) b = Mul (a, l_DOT_0_DOT_weight)
+      c = Add (b, l_DOT_0_DOT_bias)
+      [_SLASH_l_DOT_1_SLASH_MatMul] d = MatMul (c, onnx_COLON__COLON_MatMul_8) e = Mul (d, l_DOT_1_DOT_weight)
+      f = Add (e, l_DOT_1_DOT_bias) g = Mul (f, head_DOT_weight)
+      [_SLASH_head_SLASH_MatMul] y = MatMul (g, onnx_COLON__COLON_MatMul_9) }"""
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_layers_that_begin_as_copies_of_one_another_are_trained_one_by_one(fresh: bool, tmp_path: Path) -> None:
+    """In a model that was never trained; the weights of others are copies only where they are tied."""
+    step = step_of(LAYERS.replace("BIAS", "{0, 0}" if fresh else "{0.5, 1}"), tmp_path)
+    first = {"l.0.weight", "onnx::MatMul_1", "l.0.bias"}
+    assert {*step.params} == (first | {"l.1.weight", "onnx::MatMul_8", "l.1.bias"} if fresh else first)
+    assert any("written as a copy of an equal weight" in note for note in step.notes) == fresh
+    w, s, b = np.array([[1.0, 2], [3, 5]]), np.array([1.0, 2]), np.zeros(2) if fresh else np.array([0.5, 1])
+    c = (X @ w) * s + b
+    g = (c @ w * s + b) * s
+    off = 2 * (g @ w - T) / T.size
+    of_f = off @ w.T * s
+    of_c = of_f * s @ w.T
+    biases = {"l.0.bias": of_c.sum(0), "l.1.bias": of_f.sum(0)}
+    changes = moved(step)
+    if not fresh:
+        biases = {"l.0.bias": biases["l.0.bias"] + biases["l.1.bias"]}
+    for name, gradient in biases.items():
+        np.testing.assert_allclose(changes[name], -0.1 * gradient, rtol=1e-9, err_msg=name)
