@@ -56,6 +56,7 @@ def trained_inputs(
 ) -> Trainables:
     """The graph with inputs for the weights, or for those that fit `globs`, and for the factors of `lora`, RANK:GLOB."""
     graph, copies = _copies_apart(_statistics_apart(lifted(graph)))
+    graph, merged = _merged_apart(graph, {*weights(graph, ys, ops=ops), *_of_group_norms(graph)})
     graph, tied = _transposes_tied(graph)
     ranks = dict(_ranks(graph, ys, lora))
     usual, left = ((), []) if lora and not globs else _usual(graph, ys, ops)
@@ -70,15 +71,16 @@ def trained_inputs(
     if other := next((n for n, v in values.items() if v.dtype.kind not in "fV"), None):
         raise UsageError(f"{shown(other)} is {values[other].dtype}; weights of real numbers can be trained.")
     wide = {n: v.astype(np.float32) if v.dtype.itemsize < 4 else v for n, v in values.items()}
-    merged = [
-        *_said_of_copies([n for n in names if n in copies]),
+    said = [
+        *_said_of_copies([n for n in names if n in copies], "written as a copy of an equal weight"),
+        *_said_of_copies([n for n in names if n in merged], "kept once with equal weights of other modules"),
         *said_of_merged(graph, names, ops),
         *(f"{shown(n)} is {shown(of)} transposed: trained as one weight" for n, of in tied.items() if of in names),
         *(left if leaving_out or not globs else ()),
     ]
     graph, factors = _adapted(opened(graph, wide), ranks, np.random.default_rng(seed))
     graph, statistics, updates, notes = _with_statistics(graph)
-    return Trainables(graph, {**wide, **factors}, statistics, updates, (*merged, *notes))
+    return Trainables(graph, {**wide, **factors}, statistics, updates, (*said, *notes))
 
 
 def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], list[str]]:
@@ -225,10 +227,41 @@ def _names_of_readers(graph: Graph) -> dict[str, set[str]]:
     return found
 
 
-def _said_of_copies(names: Sequence[str]) -> Iterator[str]:
+def _said_of_copies(names: Sequence[str], how: str) -> Iterator[str]:
     if names:
         more = f" and {len(names) - 1} more" if names[1:] else ""
-        yield f"{shown(names[0])}{more}: written as a copy of an equal weight, trained by itself here"
+        yield f"{shown(names[0])}{more}: {how}, trained by itself here"
+
+
+def _merged_apart(graph: Graph, names: set[str]) -> tuple[Graph, list[str]]:
+    """The graph in which weights that PyTorch's exporter kept once are those of each module, and their new names.
+
+    It tells the module that a node belongs to.  One that is called twice has one weight; of several modules they are
+    tied unless all values are equal or, in a model that was never trained, the modules are layers of one kind.
+    """
+    modules: dict[str, dict[str, None]] = {}
+    for node in graph.nodes:
+        for name in names.intersection(node.inputs):
+            modules.setdefault(name, {})[_module_of(node)] = None
+    flat = {n for n, found in modules.items() if len(found) > 1 and _is_flat(graph.constants[n])}
+    fresh, own, constants, kinds = FreshNames(graph.tensors), dict[tuple[str, str], str](), {}, dict(graph.modules)
+    for name, found in modules.items():
+        alike = len({*map(_without_numbers, found)}) == 1
+        for module in list(found)[1:] if "" not in found and (name in flat or (flat and alike)) else ():
+            new = own[name, module] = fresh.fresh(f"{module}/{name}")
+            constants[new] = graph.constants[name]
+            kinds.update({new: kinds[name]} if name in kinds else {})
+    nodes = [
+        replace(node, inputs=tuple(own.get((n, _module_of(node)), n) for n in node.inputs)) for node in graph.nodes
+    ]
+    graph = replace(graph, nodes=tuple(nodes), constants={**graph.constants, **constants}, modules=kinds)
+    return graph, [*constants]
+
+
+def _module_of(node: Node) -> str:
+    """The module that a node belongs to, as PyTorch's exporter tells it; "" where it does not."""
+    scopes = re.findall(r"'([^']*)'", node.metadata.get("pkg.torch.onnx.name_scopes", ""))
+    return scopes[-2] if len(scopes) > 1 else ""
 
 
 def _ranks(graph: Graph, ys: Sequence[str], lora: Iterable[str]) -> Iterator[tuple[str, int]]:

@@ -135,3 +135,44 @@ def test_layers_that_begin_as_copies_of_one_another_are_trained_one_by_one(fresh
         biases = {"l.0.bias": biases["l.0.bias"] + biases["l.1.bias"]}
     for name, gradient in biases.items():
         np.testing.assert_allclose(changes[name], -0.1 * gradient, rtol=1e-9, err_msg=name)
+
+
+MERGED = """g (double[N, 2] x) => (double[N, 2] y) <double[2, 2] w = {1, 2, 3, 5}, double[2] net_DOT_bias = BIAS>
+    { a = MatMul (x, w) c = Add (a, net_DOT_bias) d = MatMul (c, w) e = Add (d, net_DOT_bias) y = MatMul (e, w) }"""
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize(
+    ("modules", "of_w", "of_b"),
+    [
+        ("l.0 l.0 l.1 l.1 l.2", ["w", "l.1/w", "l.2/w"], ["net.bias", "l.1/net.bias"]),
+        ("l.0 n.0 l.0 n.1 l.0", ["w", "w", "w"], ["net.bias", "n.1/net.bias"]),
+        ("l.0 l.0 l.1 m.1 head", ["w", "w", "w"], ["net.bias", "m.1/net.bias"]),
+        ("l.0 l.0 l.1 l.1 ", ["w", "w", "w"], ["net.bias", "l.1/net.bias"]),
+    ],
+)
+def test_weights_of_several_modules_that_the_exporter_kept_once_are_trained_one_by_one(
+    modules: str, of_w: list[str], of_b: list[str], fresh: bool, tmp_path: Path
+) -> None:
+    model = proto(MERGED.replace("BIAS", "{0, 0}" if fresh else "{0.5, 1}"))
+    for node, module in zip(model.graph.node, modules.split(" "), strict=True):
+        scopes = ["", module, "linear"] if module else []
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(scopes))
+    onnx.save(model, tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t", optimizer="sgd", lr=0.1)
+    of_w, of_b = (of_w, of_b) if fresh else (["w"] * 3, ["net.bias"] * 2)
+    w, b = np.array([[1.0, 2], [3, 5]]), np.zeros(2) if fresh else np.array([0.5, 1])
+    c = X @ w + b
+    e = c @ w + b
+    of_y = 2 * (e @ w - T) / T.size
+    of_e = of_y @ w.T
+    of_c = of_e @ w.T
+    expected: dict[str, Array] = {}
+    for name, gradient in zip(
+        [*of_w, *of_b], [X.T @ of_c, c.T @ of_e, e.T @ of_y, of_c.sum(0), of_e.sum(0)], strict=True
+    ):
+        expected[name] = expected.get(name, 0) + gradient
+    changes = moved(step)
+    assert {*changes} == {*expected}
+    for name, change in changes.items():
+        np.testing.assert_allclose(change, -0.1 * expected[name], rtol=1e-9, err_msg=name)
