@@ -208,6 +208,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def raised(error: BaseException) -> str:
+    """The kind of an exception and its words: KeyError: 'saved'."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 def respelled(name: str, known: str) -> bool:
     """True if `name` is `known` in another case, or with one slip in its middle: a small letter too many, too few, or
     wrong.

@@ -403,13 +403,26 @@ PYTHON = [
     ("nowhere.at_all:f", "3:20: nowhere.at_all:f cannot be called: ModuleNotFoundError:"),
     ("os:nothing", "3:20: os:nothing cannot be called: AttributeError:"),
     ("os:getcwd", "3:20: os:getcwd returns no operator:"),
+    ("sys:exit", "3:20: sys:exit cannot be called: SystemExit"),
+    ("a_script_for_gradcheck:f", "3:20: a_script_for_gradcheck:f cannot be called: SystemExit: 0"),
 ]
 
 
 @pytest.mark.parametrize("target, message", PYTHON)
-def test_python_that_gives_no_operator(tmp_path, target, message):
+def test_python_that_gives_no_operator(tmp_path, monkeypatch, target, message):
+    (tmp_path / "a_script_for_gradcheck.py").write_text("def f(): ...\nraise SystemExit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
     text = f"gradcheck: 1\nops:\n  acme.F: {{python: '{target}'}}\n"
     assert problems(tmp_path, text, allow_python=True)[0].startswith(message)
+
+
+def test_an_interrupt_of_python_stays_one(tmp_path, monkeypatch):
+    (tmp_path / "an_interrupt_for_gradcheck.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "f.gradcheck.yaml"
+    path.write_text("gradcheck: 1\nops:\n  acme.F: {python: 'an_interrupt_for_gradcheck:f'}\n")
+    with pytest.raises(KeyboardInterrupt):
+        read_spec(path, allow_python=True)
 
 
 CONSTANTS = [
