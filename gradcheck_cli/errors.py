@@ -208,7 +208,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def raised(error: BaseException) -> str:
+def spelled(error: BaseException) -> str:
     """The kind of an exception and its words: KeyError: 'saved'."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,8 +17,9 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.reach import onward, parts_between
 from gradcheck_cli.autodiff.tape import Step, Tape, Unit, Var, quietly
 from gradcheck_cli.autodiff.trace import GraphFunction
-from gradcheck_cli.errors import NoGradientError
+from gradcheck_cli.errors import GradcheckError, ModelError, NoGradientError, counted, spelled
 from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.op.batching import is_ours
 
 Aggregate: TypeAlias = Callable[[Sequence[Var]], Var]
 
@@ -85,19 +86,54 @@ def pull_back(
     """
     op, ans = unit.op, [tape.var(name) if name in tape.values else None for name in unit.outputs]
     primals = [tape.var(name) if name else None for name in unit.operands]
-    assert op.vjp is not None
     many = op.many or len(unit.outputs) > 1
     spared = frozenset(unit.operands).difference(unit.operands if wanted is None else wanted)
     # a rule may run on another tape than the unit's: subgraphs are called on that
     metadata = {k: v.on(tape) if isinstance(v, GraphFunction) and v.tape is not tape else v
                 for k, v in unit.metadata.items()}  # fmt: skip
     with tape.within(spared=spared):
-        flows = op.vjp(*((tuple(cts), tuple(ans)) if many else (cts[0], ans[0])), *primals, **metadata)
-    if len(flows) != len(primals):
-        raise ValueError(f"the rule of {op.name} gives {len(flows)} cotangents for {len(primals)} operands")
+        flows = _flows(unit, (*((tuple(cts), tuple(ans)) if many else (cts[0], ans[0])), *primals), metadata)
+    _require_cotangents(unit, flows, primals)
     flowing = [(x, ct) for x, ct in zip(primals, flows, strict=True) if x is not None and ct is not None]
     alone = len(primals) - primals.count(None) == 1  # with nothing that it would be broadcast to
     return [(x.name, fit(ct, x, loose=not alone)) for x, ct in flowing if x.name not in spared and inexact(x)]
+
+
+def _flows(unit: Unit, given: Sequence[Any], metadata: Mapping[str, Any]) -> Any:
+    """Gives the results of a unit's rule; ModelError if a rule of others raises."""
+    op = unit.op
+    assert op.vjp is not None
+    try:
+        return op.vjp(*given, **metadata)
+    except (GradcheckError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        if is_ours(op.vjp):
+            raise
+        raise ModelError(f"{_where(unit)}: the rule of {op.full_name} raises {spelled(error)}", op=op.name) from error
+
+
+def _require_cotangents(unit: Unit, flows: Any, primals: Sequence[Var | None]) -> None:
+    """Raises ModelError unless a rule gives a cotangent, or None, for each operand."""
+    wrong = ""
+    if not isinstance(flows, tuple | list):
+        wrong = f"{_kind(flows)}, no tuple of cotangents"
+    elif len(flows) != len(primals):
+        wrong = f"{counted(len(flows), 'cotangent')} for {counted(len(primals), 'operand')}"
+    elif (odd := next((i for i, ct in enumerate(flows) if not isinstance(ct, Var | None)), None)) is not None:
+        wrong = f"{_kind(flows[odd])} for operand {odd}, where a cotangent is a tensor (Var) or None"
+    if wrong:
+        raise ModelError(f"{_where(unit)}: the rule of {unit.op.full_name} gives {wrong}", op=unit.op.name)
+
+
+def _where(unit: Unit) -> str:
+    """The name of a unit for messages."""
+    return unit.place.of(unit.place.op or unit.op.name, unit.place.label or unit.label)
+
+
+def _kind(value: Any) -> str:
+    """A value that is no cotangent, for messages."""
+    return "one tensor" if isinstance(value, Var) else f"a value of type {type(value).__name__}"
 
 
 def fit(ct: Var, x: Var, *, loose: bool = True) -> Var:

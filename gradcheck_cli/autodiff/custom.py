@@ -20,7 +20,7 @@ from typing import Any
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.autodiff.trace import GraphFunction
-from gradcheck_cli.errors import SpecError, UsageError, counted, raised
+from gradcheck_cli.errors import SpecError, UsageError, counted, spelled
 from gradcheck_cli.formats.source import OperatorBody, Source
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.op import Along, Interval, Op, Ops, deciding
@@ -72,7 +72,7 @@ def _operators(entry: EntryPoint) -> Iterable[Op]:
         value = entry.load()
         value = value() if callable(value) and not isinstance(value, Op) else value
     except (Exception, SystemExit) as error:  # foreign code may raise anything
-        raise UsageError(f"{_described(entry)} cannot be loaded: {raised(error)}") from error
+        raise UsageError(f"{_described(entry)} cannot be loaded: {spelled(error)}") from error
     values = [value] if isinstance(value, Op) else list(value) if isinstance(value, Iterable) else [value]
     wrong = next((v for v in values if not isinstance(v, Op)), None)
     if wrong is not None:

@@ -24,6 +24,7 @@ from gradcheck_cli.graph import MAX_RANK, Array, Node
 from gradcheck_cli.graph.containers import CONTAINERS, Container, described
 from gradcheck_cli.graph.memory import exhausted, is_of_memory
 from gradcheck_cli.op import DTYPES, Metadata, Op, Ops, bind, fitting, for_operands, no_forward
+from gradcheck_cli.op.batching import told, watched
 from gradcheck_cli.op.fusion import added
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, wi
         with quietly():
             return run(op, operands, metadata, where=where, widen=widen)
     try:
-        results = op.forward(*operands, **metadata)
+        results = watched(op.forward)(*operands, **metadata)
         return results if op.composed else [_settled(y, widen) for y in (results if op.many else (results,))]
     except ModelError as error:
         if not error.op:
@@ -88,12 +89,10 @@ def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, wi
         raise
     except GradcheckError:
         raise
-    except MemoryError as error:
-        raise exhausted(error, where()) from error
-    except _FAILURES as error:
+    except (Exception, SystemExit) as error:
         if is_of_memory(error):
             raise exhausted(error, where()) from error
-        text = f"{where()} cannot be computed from {_described(operands)}: {error}"
+        text = f"{where()} cannot be computed from {_described(operands)}: {told(op.forward, error, _FAILURES)}"
         raise ModelError(text, op=op.name, shapes=_shapes(operands)) from error
 
 

@@ -11,11 +11,13 @@ not fit each other.  An operator whose shapes follow from values, or whose kerne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 
+from gradcheck_cli.errors import spelled
 from gradcheck_cli.graph import Array
 
 Kernel: TypeAlias = Callable[..., Any]
@@ -44,6 +46,40 @@ class Nest(Struct, frozen=True):
     rounded: Callable[[Move, Sequence[Any], Sequence[bool], Mapping[str, Any]], Any]
     pushforward: Callable[..., Sequence[Any]] | None = None
     activations: Callable[..., Iterable[tuple[str, Array]]] | None = None
+
+
+def is_ours(function: Callable[..., Any]) -> bool:
+    """True of a kernel or a rule of gradcheck's own, and of one of NumPy."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__module__", "") or "numpy").partition(".")[0] in ("gradcheck_cli", "numpy")
+
+
+def watched(kernel: Kernel) -> Kernel:
+    """A kernel that raises ValueError if it writes into an operand; one of gradcheck's own as it is."""
+    if is_ours(kernel):
+        return kernel
+
+    def run(*operands: Any, **metadata: Any) -> Any:
+        before = [x.tobytes() if isinstance(x, np.ndarray) else None for x in operands]
+        results = kernel(*operands, **metadata)
+        for index, (x, bits) in enumerate(zip(operands, before, strict=True)):
+            if bits is not None and x.tobytes() != bits:
+                raise ValueError(
+                    f"its kernel writes into its operand {index}, which others read; let it work on a copy"
+                )
+        return results
+
+    return run
+
+
+def told(kernel: Kernel, error: BaseException, expected: tuple[type[Exception], ...]) -> str:
+    """The words of what a kernel raised, with its kind if others wrote it; a bug of gradcheck's own is raised again."""
+    if not is_ours(kernel):
+        return str(error) if isinstance(error, ValueError) else spelled(error)
+    if isinstance(error, expected):
+        return str(error)
+    raise error
 
 
 def loop(kernel: Kernel, operands: Operands, probed: Sequence[bool], metadata: Mapping[str, Any]) -> Any:

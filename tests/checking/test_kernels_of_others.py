@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.errors import ModelError
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.results.record import Check
 from tests.checking.kernels import KERNELS, Kernel, narrow, wrong
@@ -125,3 +127,69 @@ def test_what_rounding_hides_altogether_is_no_pass_by_differences(mode: Any, fac
 
 def test_nodes_on_their_own_see_what_rounding_hides_at_the_end():
     assert [hidden(factor, "nodes") for factor in (1.0, -1.0)] == ["pass", "fail"]
+
+
+# Kernels and rules with mistakes of their own
+
+
+def raising(error: BaseException) -> Any:
+    def function(*operands: Any, **metadata: Any) -> Any:
+        raise error
+
+    return function
+
+
+def zeroed(x: Any) -> Any:
+    x[...] = 0
+    return np.tanh(x)
+
+
+def right(ct: Any, y: Any, x: Any) -> Any:
+    return (ct * (1.0 - y * y),)
+
+
+COMPUTED = "node 0 Tanh 'y' cannot be computed from [4] float64: "
+RULE = "node 0 Tanh 'y': the rule of Tanh "
+MISTAKES = [
+    (raising(KeyError("saved")), right, COMPUTED + "KeyError: 'saved'"),
+    (raising(AssertionError()), right, COMPUTED + "AssertionError"),
+    (raising(SystemExit(0)), right, COMPUTED + "SystemExit: 0"),
+    (lambda x: x.tan(), right, COMPUTED + "AttributeError: 'numpy.ndarray' object has no attribute 'tan'"),
+    (zeroed, right, COMPUTED + "its kernel writes into its operand 0, which others read; let it work on a copy"),
+    (lambda x: np.tanh(x, out=x), right, COMPUTED + "its kernel writes into its operand 0, which others read; let it "
+     "work on a copy"),
+    (np.tanh, raising(KeyError("saved")), RULE + "raises KeyError: 'saved'"),
+    (np.tanh, raising(SystemExit(0)), RULE + "raises SystemExit: 0"),
+    (np.tanh, lambda ct, x: (ct,), RULE + "raises TypeError: <lambda>() takes 2 positional arguments but 3 were given"),
+    (np.tanh, lambda ct, y, x: ct, RULE + "gives one tensor, no tuple of cotangents"),
+    (np.tanh, lambda ct, y, x: None, RULE + "gives a value of type NoneType, no tuple of cotangents"),
+    (np.tanh, lambda ct, y, x: (ct, ct), RULE + "gives 2 cotangents for 1 operand"),
+    (np.tanh, lambda ct, y, x: ("dx",), RULE + "gives a value of type str for operand 0, where a cotangent is a tensor "
+     "(Var) or None"),
+    (np.tanh, lambda ct, y, x: (np.ones(4),), RULE + "gives a value of type ndarray for operand 0, where a cotangent is "
+     "a tensor (Var) or None"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel, rule, message", MISTAKES, ids=range(len(MISTAKES)))
+def test_a_kernel_or_a_rule_with_a_mistake_is_named_with_its_node(kernel: Any, rule: Any, message: str):
+    ops = {**gc.OPS, ("", "Tanh"): gc.Op("Tanh", kernel, rule)}
+    with pytest.raises(ModelError) as caught:
+        gc.check(model(("Tanh", "x", "y")), "x", "y", ops=ops)
+    assert (str(caught.value), caught.value.code, caught.value.exit_code) == (message, "GC401", 4)
+
+
+def test_an_interrupt_of_a_kernel_or_a_rule_stays_one():
+    for kernel, rule in ((raising(KeyboardInterrupt()), right), (np.tanh, raising(KeyboardInterrupt()))):
+        ops = {**gc.OPS, ("", "Tanh"): gc.Op("Tanh", kernel, rule)}
+        with pytest.raises(KeyboardInterrupt):
+            gc.check(model(("Tanh", "x", "y")), "x", "y", ops=ops)
+
+
+def test_a_bug_of_a_kernel_or_a_rule_of_gradcheck_s_own_stays_one():
+    ours = raising(AttributeError("no attribute"))
+    ours.__module__ = "gradcheck_cli.ops.unary"
+    for kernel, rule in ((ours, right), (np.tanh, ours), (np.tanh, functools.partial(ours))):
+        ops = {**gc.OPS, ("", "Tanh"): gc.Op("Tanh", kernel, rule)}
+        with pytest.raises(AttributeError, match="no attribute"):
+            gc.check(model(("Tanh", "x", "y")), "x", "y", ops=ops)

@@ -263,7 +263,7 @@ def test_a_rule_that_cannot_be_run_alone_is_wrong():
     tape = trace(tested.graph, {"x": np.ones(4)}, ops=with_rule("Exp", lambda ct, y, x: (ct, ct)))
     survey = Surveyor(tape).survey("x", tape.named["y"].name, 0, Budget())
     assert [(w.unit.op.name, w.symptom.diagnosis) for w in survey.wrong] == [
-        ("Exp", "its rule cannot be run: the rule of Exp gives 2 cotangents for 1 operands")
+        ("Exp", "its rule cannot be run: node 1 Exp 'a': the rule of Exp gives 2 cotangents for 1 operand")
     ]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import structs
 from pydantic import ValidationError
 
-from gradcheck_cli.errors import UsageError, did_you_mean, raised
+from gradcheck_cli.errors import UsageError, did_you_mean, spelled
 from gradcheck_cli.formats.source import OperatorBody, Source
 from gradcheck_cli.formats.yaml.fields import AlongSpec, OperatorSpec, listed
 from gradcheck_cli.formats.yaml.nodes import Scope, plain_attribute, read_nodes
@@ -187,7 +187,7 @@ class OperatorTable:
             where = ".".join(map(str, first["loc"]))
             raise (spot / "python").error(f"{target} returns no operator: {where}: {first['msg']}") from None
         except (Exception, SystemExit) as error:  # a script may end with sys.exit()
-            raise (spot / "python").error(f"{target} cannot be called: {raised(error)}") from error
+            raise (spot / "python").error(f"{target} cannot be called: {spelled(error)}") from error
 
 
 def _facts(spec: OperatorSpec, spot: DocumentPath) -> dict[str, Any]:
