@@ -174,6 +174,7 @@ class Procedure:
         wanted = (
             asked(source, settings) if part is None else AskedClaims((), settings.x, settings.y or choose_y(self.graph))
         )
+        self.remarks += () if wanted.claims else wanted.notes
         xs, self.ys, params, param = wanted.xs, wanted.ys, settings.params, settings.param
         if xs is None or (settings.x and (params or param)):  # the defaults, or parameters beside what was named
             xs = choose_x(self.graph, self.ys, x=xs, params=params, param=param, ops=ops)
@@ -188,8 +189,7 @@ class Procedure:
     @_working()
     def run(self, name: str) -> tuple[Check, ...]:
         """Records of all pairs (x, y) over all points, under the name of the check."""
-        pairs = self._pairs()
-        second, branches = self._second_order(), Branches(self.graph)
+        pairs, second, branches = self._pairs(), self._second_order(), Branches(self.graph)
         forward = RuntimeComparison(self.source, self.settings, self.ops, self.ys)
         for index, point in self.each_point(pairs):
             forward.ask(point)

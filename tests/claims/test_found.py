@@ -63,6 +63,32 @@ def test_of_several_outputs_it_is_not_guessed_which_one_is_differentiated(tmp_pa
     assert [c.claim["by"] for c in gc.check(gc.load(path), grad={"x": "x_grad"}, y="y").checks] == ["x_grad"]
 
 
+SUM_AND_LARGEST = """
+    xx = Mul (x, x)\n loss = ReduceSum <keepdims=0> (xx)\n top = ReduceMax <keepdims=0> (x)
+    factor = Constant <value_float={}> ()\n x_grad = Mul (factor, x)"""
+
+
+@pytest.mark.parametrize("outputs", ["float loss, float top, float[4] x_grad", "float top, float loss"])
+@pytest.mark.parametrize(("factor", "status"), [("2.0", "pass"), ("1.0", "fail")])
+def test_of_several_scalars_the_one_that_is_asked_for_is_differentiated(
+    tmp_path: Path, outputs: str, factor: str, status: str
+) -> None:
+    path = write(tmp_path / "m.onnx", f"(float[4] x) => ({outputs})", "", SUM_AND_LARGEST.format(factor))
+    claims = [(c.x, c.y, c.status) for c in gc.check(gc.load(path), y="loss").checks if c.claim]
+    assert claims == [("x", "loss", status)]
+
+
+@pytest.mark.parametrize("ys", [None, ["loss", "top"]])
+def test_a_gradient_of_which_nothing_says_the_y_is_named_in_a_note(tmp_path: Path, ys: list[str] | None) -> None:
+    signature = "(float[4] x) => (float loss, float top, float[4] x_grad)"
+    path = write(tmp_path / "m.onnx", signature, "", SUM_AND_LARGEST.format("1.0"))
+    checks = gc.check(gc.load(path), y=ys).checks
+    assert not any(c.claim for c in checks)
+    assert all(any("of loss, top: --y loss --grad x=x_grad does" in n for n in c.notes) for c in checks)
+    for more in ({"grad": "none"}, {"y": "x_grad"}):
+        assert not any("by its name" in n for c in gc.check(gc.load(path), **more).checks for n in c.notes)
+
+
 def test_gradients_by_parameters_are_found_too(tmp_path: Path) -> None:
     backward = BACKWARD + "\n xt = Transpose <perm=[1,0]> (x)\n W_grad = MatMul (xt, h_grad)"
     path = write(

@@ -175,28 +175,42 @@ def _found(source: Source, settings: Settings) -> AskedClaims:
     plain = AskedClaims((), settings.x, settings.y or every)
     if settings.grad.get(ANY) == NOTHING or settings.compat is not None:  # TensorFlow does not look for any either
         return plain
-    some = list(_by_name(graph, settings, every))
-    needed = {ys: graph.needed_for(ys) for ys in {claim.ys for claim in some}}
+    some, unclear = _by_name(graph, settings, every)
+    needed = {ys: graph.needed_for(ys) for ys in {claim.ys for claim in (*some, *unclear)}}
     claims = tuple(claim for claim in some if _makes_sense(graph, claim, needed[claim.ys]))
+    notes = tuple(_unclear(claim) for claim in unclear if _makes_sense(graph, claim, needed[claim.ys]))
     if not claims:
-        return plain
+        return replace(plain, notes=notes)
     names = [str(claim.by) for claim in claims]
     note = (
         f"by their names {_listed(names)} {'is the gradient' if len(names) == 1 else 'are gradients'} of "
         f"{_listed(list(dict.fromkeys(c.y for c in claims)))}, and checked as such: --grad none leaves that out"
     )
-    return AskedClaims(claims, settings.x, settings.y or tuple(y for y in every if y not in names), (note,))
+    return AskedClaims(claims, settings.x, settings.y or tuple(y for y in every if y not in names), (note, *notes))
 
 
-def _by_name(graph: Graph, settings: Settings, every: Sequence[str]) -> Iterator[Claim]:
-    """Tensors named as gradients, where it is certain of which y: among several outputs none is guessed."""
+def _by_name(graph: Graph, settings: Settings, every: Sequence[str]) -> tuple[list[Claim], list[Claim]]:
+    """Tensors named as gradients where it is certain of which y, and those that may be of any of several."""
     made, possible = Gradients(graph), settings.x or (*graph.free_inputs, *graph.constants)
     certain = {(x, y): n for x in possible for y in settings.y or every if (n := made.of(y, x)) is not None}
     others = {x: n for x in possible if x not in {x for x, _ in certain} and (n := made.by(x)) is not None}
-    yield from (Claim(x, (y,), Inside(name), found=True) for (x, y), name in certain.items())
+    found = [Claim(x, (y,), Inside(name), found=True) for (x, y), name in certain.items()]
     ys = likely_ys(graph, [*certain.values(), *others.values()]) if others else ()
-    if len(ys) == 1 and settings.y in (None, ys):
-        yield from (Claim(x, ys, Inside(name), found=True) for x, name in others.items())
+    asked = ys if settings.y is None else tuple(y for y in ys if y in settings.y)
+    clear = asked if len(ys) == 1 else tuple(y for y in asked if _is_scalar(graph, y))
+    about = [
+        Claim(x, clear if len(clear) == 1 else ys, Inside(name), found=True) for x, name in others.items() if asked
+    ]
+    return (found + about, []) if len(clear) == 1 else (found, about)
+
+
+def _unclear(claim: Claim) -> str:
+    """The sentence on a tensor that is a gradient by its name, though nothing says of which y."""
+    y, x, by = shown(claim.ys[0]), shown(claim.x), shown(str(claim.by))
+    return (
+        f"by its name {by} is a gradient by {x}, and not checked as such, since nothing says of which of "
+        f"{_listed(claim.ys)}: --y {y} --grad {x}={by} does"
+    )
 
 
 def _makes_sense(graph: Graph, claim: Claim, needed: Collection[str]) -> bool:
