@@ -144,10 +144,11 @@ def _of_run(name: str, kind: Kind, panel: Panel, help: str, at: str = "", defaul
 
 
 class Numbers(msgspec.Struct, frozen=True, eq=False):
-    """An array, and its origin for messages."""
+    """An array, and its origin for messages; `blur` are errors that each number may have besides its own rounding."""
 
     values: Array
     origin: str = "numbers"
+    blur: Array | None = None
 
     def __str__(self) -> str:
         return self.origin

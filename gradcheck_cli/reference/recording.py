@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from gradcheck_cli.checks.claims.recorded import ABOUT, SCHEMA, Parameter, RecordDescription, digest, member
+from gradcheck_cli.checks.claims.recorded import ABOUT, SCHEMA, RecordDescription, described, member
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats.whole_file import replacing
 from gradcheck_cli.graph import Array
@@ -194,7 +194,7 @@ def _record(
         if not point or _is_finite(found):
             arrays |= dict(_members(values, found, kept, weigh))
             kept += 1
-    own = tuple(Parameter(n, v.shape, digest(v), bool((v == v.flat[:1]).all())) for n, v in parameters.items())
+    own = tuple(described(n, v) for n, v in parameters.items())
     about = RecordDescription(SCHEMA, framework, tuple(inputs), tuple(found.outputs), own, kept, seed, training)
     _write(path, {ABOUT: np.frombuffer(msgspec.json.encode(about), np.uint8), **arrays})
 

@@ -288,3 +288,72 @@ def test_exported_modules_pass_beside_their_records(tmp_path: Path) -> None:
     assert len(modules()) >= 60
     assert len(files) >= 110
     assert failed == {*LOST}
+
+
+NET = """<ir_version: 8, opset_import: ["" : 17]> net (float[3,4] x) => (float[3,2] y) {
+    p = MatMul (x, W)  q = Mul (p, c)  r = LeakyRelu <alpha = 0.01> (q)  y = Mul (r, b) }"""
+SQUARE = """<ir_version: 8, opset_import: ["" : 17]> net (float[3,4] x) => (float[3,4] y) { y = Mul (x, x) }"""
+WIDE = np.random.default_rng(3)
+WEIGHTS = {"W": WIDE.normal(size=(4, 2)), "b": WIDE.normal(size=2), "c": np.array(2**-0.5)}
+AT = WIDE.normal(size=(3, 4)).astype(np.float32).astype(np.float64)
+
+
+def net(factor: float, weights: Mapping[str, Any]) -> Any:
+    """A float64 module that the file is the float32 export of, with the gradient by W times a factor."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            for name, values in weights.items():
+                self.register_parameter(name, torch.nn.Parameter(torch.tensor(values), requires_grad=name != "c"))
+
+        def forward(self, x: Any) -> Any:
+            if not weights:
+                return x * x
+            w = factor * self.W + (1 - factor) * self.W.detach()
+            return torch.nn.functional.leaky_relu(x @ w * self.c, 0.01) * self.b
+
+    return Net().double()
+
+
+def recorded_wide(folder: Path, text: str, factor: float, weights: Mapping[str, Any]) -> Report:
+    """The report on a float32 file beside a float64 record."""
+    pytest.importorskip("torch")
+    import torch
+
+    from gradcheck_cli.reference import recording
+
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.float32(v), n) for n, v in weights.items())
+    onnx.save(model, folder / "net.onnx")
+    recording.torch(net(factor, weights), torch.tensor(AT), folder / "net.gradcheck.npz")
+    return checked(folder / "net.onnx")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_float32_file_passes_beside_a_record_in_float64(tmp_path: Path, kept: bool) -> None:
+    weights = {n: np.float64(np.float32(v)) if kept and n != "c" else v for n, v in WEIGHTS.items()}
+    report = recorded_wide(tmp_path, NET, 1.0, weights)
+    held = {c.x: (c.status, c.forward["agrees"]) for c in report.checks if c.claim}
+    assert (report.exit_code, held) == (0, dict.fromkeys(("x", "W", "b"), ("pass", True)))
+    assert not any("not compared" in note for c in report.checks for note in c.notes)
+    rounded = [note for c in report.checks for note in c.notes if "float64 there and float32 in the file" in note]
+    assert [note.partition("by that: ")[2] for note in rounded] == ([] if kept else ["W, b"])
+
+
+@pytest.mark.parametrize("factor", [2.0, 1 + 1e-4])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_wrong_gradient_recorded_in_float64_fails_beside_a_float32_file(
+    tmp_path: Path, kept: bool, factor: float
+) -> None:
+    weights = {n: np.float64(np.float32(v)) if kept else v for n, v in WEIGHTS.items()}
+    report = recorded_wide(tmp_path, NET, factor, weights)
+    assert {c.x for c in report.checks if c.status == "fail"} == {"W"}
+    assert not any(c.forward_differs for c in report.checks)
+
+
+def test_inputs_recorded_in_float64_are_not_rounded_to_those_of_the_file(tmp_path: Path) -> None:
+    report = recorded_wide(tmp_path, SQUARE, 1.0, {})
+    assert (report.exit_code, len([c for c in report.checks if c.claim])) == (0, 2)
+    assert max(c.forward["bound"] for c in report.checks if c.claim) < 1e-13

@@ -409,6 +409,7 @@ class Answer(Struct, frozen=True):
     graph: Graph | None = None
     rounded: Moved | None = None
     seeds: Mapping[str, Array] = field(default_factory=dict)  # by y, as fed to another model
+    blur: Array | None = None  # see `Numbers`
 
 
 def answer(claim: Claim, tape: Tape, graph: Graph, ops: Ops, seeds: Mapping[str, Array]) -> Answer:
@@ -418,7 +419,8 @@ def answer(claim: Claim, tape: Tape, graph: Graph, ops: Ops, seeds: Mapping[str,
     """
     if isinstance(claim.by, Numbers):
         values = np.asarray(claim.by.values)
-        return Answer(values.astype(np.float64), lambda seed: values.astype(np.float64), unit_of(values))
+        unit = unit_of(values)
+        return Answer(values.astype(np.float64), lambda seed: values.astype(np.float64), unit, blur=claim.by.blur)
     if isinstance(claim.by, Inside):
         shared = graph.needed_for(claim.ys)
         return _run(claim.by.name, tape, graph, [n for n in graph.constants if n not in shared])
@@ -444,7 +446,7 @@ def _run(name: str, tape: Tape, graph: Graph, own: Sequence[str]) -> Answer:
 
     def run(seed: int, rounding: RandomRounding | None, moves: Mapping[str, float]) -> Array:
         rng = np.random.default_rng([seed, 11])
-        stacks = {tape.named[n].name: _rounded(tape.named[n].value, moves.get(n, 0.0), rng)[None] for n in leaves}
+        stacks = {tape.named[n].name: roughened(tape.named[n].value, moves.get(n, 0.0), rng)[None] for n in leaves}
         outcome = program.run(stacks, branches=True, rounding=rounding)
         return tape.named[name].value if outcome.any_crossed(1).any() else outcome.outputs[0][0]
 
@@ -453,7 +455,7 @@ def _run(name: str, tape: Tape, graph: Graph, own: Sequence[str]) -> Answer:
     return Answer(tape.named[name].value, moved, tape=tape, graph=graph, rounded=rounded)
 
 
-def _rounded(values: Array, unit: float, rng: np.random.Generator) -> Array:
+def roughened(values: Array, unit: float, rng: np.random.Generator) -> Array:
     """Numbers moved by a rounding, up or down, except small multiples of 1/16, which are exact."""
     if not unit:
         return values

@@ -8,12 +8,13 @@ becomes a note.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gradcheck_cli.autodiff.tape import Tape
@@ -35,6 +36,7 @@ from gradcheck_cli.checks.claims.claim import (
     is_numbers,
     layouts,
     put,
+    roughened,
     seed_name,
     seeds_of,
 )
@@ -49,7 +51,7 @@ from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.errors import GradcheckError, ModelError, NoGradientError, PointError, UsageError, shown
-from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.cost import FULL_WORK, duration
 from gradcheck_cli.jacobian.jacobian import EPS, ROUNDED_RUNS, Backward
@@ -62,6 +64,7 @@ from gradcheck_cli.verdict.rule import (
     Status,
     Tolerance,
     allowance,
+    epsilon,
     magnitude,
     screened,
 )
@@ -74,6 +77,9 @@ _FEWER = 2.0  # ratio of the roundings made here to those that other software ma
 WRONG_SHAPE = "GC102"
 UNSEEN = "errors as small as their rounding are not seen"
 _BLAMED = 16  # wrong claims at a point for which a suspect is looked for
+_MOVED_RUNS = 16  # with other roundings of constants
+_ROUNDED = ("Selu",)  # operators with attributes of their own that the standard states in float32
+_FLOAT32 = epsilon(np.dtype(np.float32))
 _SAFETY = 3.0  # factor on sums of rounding errors of unknown signs
 _WORST = ("none", "pass", "inconclusive", "fail")
 
@@ -173,6 +179,14 @@ class RuleGradient:
             return backward.spreads([self._jacobians[name] for name in backward.xs], self.budget)[place] * (unit / EPS)
         return rounding_at(self.tape, ct.name).reshape(-1, 1) * (unit / EPS) / _FEWER
 
+    def cotangent(self, x: str) -> str | None:
+        """The name on the tape of the derivative by x of a scalar y; None where there is none."""
+        if x not in self.passes:
+            return None
+        backward, place = self.passes[x]
+        ct = backward.cts[place]
+        return None if ct is None else ct.name
+
     def verdict(self, x: str, found: PairResult, program: Program, job: PairJob, structure: Structure | None) -> str:
         """pass, fail, inconclusive or none: our own derivative against the numerical one of a claim's comparison."""
         own = self.jacobian(x)
@@ -202,16 +216,50 @@ def along(jacobian: Array, found: PairResult) -> Array:
 
 def rounding_at(tape: Tape, ct: str) -> Array:
     """Bounds of the error of a tensor, such as a cotangent, by roundings of every result from the inputs on."""
+    gaps = [*_gaps(tape, ct, [RandomRounding.seeded(seed) for seed in range(ROUNDED_RUNS)], {})]
+    return np.asarray(np.fmax.reduce([np.zeros(tape.values[ct].shape), *gaps]))
+
+
+class HeldNarrow(Struct, frozen=True):
+    """Numbers that a file holds in float32 and its author may have in float64."""
+
+    units: Mapping[str, float]  # of constants, by name
+    attributes: bool = False  # some operators have such ones
+
+    @classmethod
+    def of(cls, graph: Graph, exact: Collection[str]) -> HeldNarrow:
+        """The float32 numbers of a graph, but for those constants that are `exact`."""
+        names = [n for n, v in graph.constants.items() if v.dtype == np.float32 and n not in exact]
+        attributes = any(node.op in _ROUNDED or any(map(_is_rounded, node.attrs.values())) for node in graph.nodes)
+        return cls(dict.fromkeys(names, _FLOAT32), attributes)
+
+    def spread(self, tape: Tape, name: str) -> Array | float:
+        """Bounds of the change of a tensor, by its name on the tape, where these numbers are rounded otherwise."""
+        units = {tape.named[n].name: unit for n, unit in self.units.items() if n in tape.named}
+        gaps = [np.square(gap) for gap in _gaps(tape, name, [None] * _MOVED_RUNS, units)] if units else []
+        by_constants = _SAFETY * np.sqrt(np.mean(np.nan_to_num(gaps), axis=0)) if gaps else 0.0
+        return by_constants + (rounding_at(tape, name) * (_FLOAT32 / EPS) if self.attributes else 0.0)
+
+
+def _is_rounded(value: Any) -> bool:
+    """True for a float32 number that was another one in float64, such as 0.01."""
+    return isinstance(value, float) and float(str(np.float32(value))) != value
+
+
+def _gaps(
+    tape: Tape, ct: str, roundings: Sequence[RandomRounding | None], units: Mapping[str, float]
+) -> Iterator[Array]:
+    """Changes of a tensor in runs with roundings, for those that cross no branch."""
     made = {name for step in tape.steps for name in step.node.outputs}
     read = dict.fromkeys(name for step in tape.steps for name in step.operands if name and name not in made)
     leaves = [n for n in read if is_inexact(tape.values.like(n).dtype)]
-    program, most = Program(tape, leaves, [ct]), np.zeros(tape.values[ct].shape)
-    for seed in range(ROUNDED_RUNS):
-        stacks = {n: tape.values[n][None] for n in leaves}
-        outcome = program.run(stacks, branches=True, rounding=RandomRounding.seeded(seed))
+    program = Program(tape, leaves, [ct])
+    for seed, rounding in enumerate(roundings):
+        rng = np.random.default_rng([seed, 11])
+        stacks = {n: roughened(tape.values[n], units.get(n, 0.0), rng)[None] for n in leaves}
+        outcome = program.run(stacks, branches=True, rounding=rounding)
         if not outcome.any_crossed(1).any():
-            np.fmax(most, np.abs(outcome.outputs[0][0] - tape.values[ct]), out=most)
-    return most
+            yield np.abs(outcome.outputs[0][0] - tape.values[ct])
 
 
 class Claiming:
@@ -429,7 +477,9 @@ def judge(pair: Pair, here: ClaimAtPoint, budget: Budget, index: int) -> None:
     job = PairJob(settings.method, settings.delta, tolerance, budget)
     moved: Moved = lambda seed: here.layout.read(here.answer.moved(seed))  # noqa: E731
     if unit:
-        moved = blurred(here.jacobian, here.own.rounding(x, unit))
+        blur = here.answer.blur
+        more = 0.0 if blur is None else here.layout.read(blur)
+        moved = blurred(here.jacobian, here.own.rounding(x, unit) + more)
     stated = Stated(problem.tape, problem.theory_name(problem.y), x, here.jacobian, moved)
     found, partial = _compared(pair, here, stated, job)
     if unit or here.answer.rounded is not None:

@@ -27,7 +27,7 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.assemble import Pair, model_of, record_of
 from gradcheck_cli.checks.claims.claim import put, unit_of
-from gradcheck_cli.checks.claims.claimed import UNSEEN, RuleGradient, rounding_at
+from gradcheck_cli.checks.claims.claimed import UNSEEN, HeldNarrow, RuleGradient, rounding_at
 from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError, UsageError, counted, shown
@@ -59,12 +59,16 @@ _FOUND = "the framework detached it, and the file does not"
 
 
 class Parameter(Struct, frozen=True):
-    """A parameter of the framework; the digest is that of its values, see `digest`."""
+    """A parameter of the framework; the digest is that of its values, see `digest`.
+
+    `rounded` is the digest of a float64 parameter in float32, as files often hold it.
+    """
 
     name: str
     shape: tuple[int, ...]
     digest: str
     uniform: bool = False  # all values equal: no way to tell it from another of the same shape
+    rounded: str = ""
 
 
 class RecordDescription(Struct, frozen=True):
@@ -83,6 +87,14 @@ class RecordDescription(Struct, frozen=True):
 def member(kind: str, index: int, point: int = 0) -> str:
     """The name of an array in a record; kinds are input, output, cotangent, gradient (by an input) and parameter."""
     return f"{point}/{kind}/{index}"
+
+
+def described(name: str, values: Array) -> Parameter:
+    """A parameter as records describe it."""
+    uniform, wide = bool((values == values.flat[:1]).all()), values.dtype == np.float64
+    with np.errstate(over="ignore"):
+        rounded = digest(values.astype(np.float32)) if wide else ""
+    return Parameter(name, values.shape, digest(values), uniform, rounded)
 
 
 def digest(values: Array) -> str:
@@ -150,6 +162,7 @@ class Mapped(Struct, frozen=True):
     parts: tuple[tuple[int, str, tuple[int, ...]], ...]  # place in the record, name there, shape
     axes: tuple[int, ...] | None = None
     changed: bool = False  # its values are not the recorded ones
+    rounded: bool = False  # they are the recorded ones in float32
 
     @property
     def called(self) -> str:
@@ -259,7 +272,7 @@ def _parameters(recorded: Sequence[Parameter], graph: Graph) -> tuple[tuple[Mapp
             several.append(each.name)
         else:
             left.append((place, each))
-    found = [_merged(mapped, recorded, left) for mapped in named.values()]
+    found = [_rounding(_merged(mapped, recorded, left), recorded, held) for mapped in named.values()]
     taken = {place for mapped in found for place, _, _ in mapped.parts}
     gone = [each.name for place, each in left if place not in taken]
     said = {
@@ -267,7 +280,9 @@ def _parameters(recorded: Sequence[Parameter], graph: Graph) -> tuple[tuple[Mapp
         "not in the file by name or value": gone,
         "of other values in the file, as folding leaves them": [m.called for m in found if m.changed],
     }
-    notes = (f"not compared, since {why}: {_listed(names)}" for why, names in said.items() if names)
+    notes = [f"not compared, since {why}: {_listed(names)}" for why, names in said.items() if names]
+    rounded = [m.called for m in found if m.rounded]
+    notes += [f"float64 there and float32 in the file, which may differ by that: {_listed(rounded)}"] if rounded else []
     return tuple(m for m in found if not m.changed), tuple(notes)
 
 
@@ -276,6 +291,14 @@ def _merged(mapped: Mapped, recorded: Sequence[Parameter], left: Sequence[tuple[
     own = recorded[mapped.parts[0][0]]
     alike = (_part(place, each) for place, each in left if (each.digest, each.shape) == (own.digest, own.shape))
     return mapped if mapped.changed else msgspec.structs.replace(mapped, parts=(*mapped.parts, *alike))
+
+
+def _rounding(mapped: Mapped, recorded: Sequence[Parameter], held: Mapping[str, Array]) -> Mapped:
+    """A parameter, and whether the file has rounded it."""
+    own, values = recorded[mapped.parts[0][0]], held[mapped.x]
+    there = values if mapped.axes is None else values.transpose(mapped.axes)
+    rounded = bool(own.rounded) and not mapped.changed and digest(there.astype(np.float64)) != own.digest
+    return msgspec.structs.replace(mapped, rounded=rounded and values.dtype == np.float32)
 
 
 def _part(place: int, parameter: Parameter) -> tuple[int, str, tuple[int, ...]]:
@@ -302,7 +325,12 @@ class Initializers:
         size = math.prod(wanted.shape)
         names = self.by_size.get(size, []) if not wanted.uniform else []
         names = [wanted.name] if wanted.uniform and wanted.name in self.by_size.get(size, []) else names
-        return [(name, orders[wanted.digest]) for name in names if wanted.digest in (orders := self._orders(name))]
+        same = (
+            (name, orders.get(wanted.digest, orders.get(wanted.rounded)))
+            for name in names
+            for orders in [self._orders(name)]
+        )
+        return [(name, axes) for name, axes in same if axes is not None]
 
     def _orders(self, name: str) -> dict[str, tuple[int, ...]]:
         """Orders of axes of a tensor by the digest of its values in that order."""
@@ -329,12 +357,20 @@ class Parity:
         self.every = [*self._inputs(), *self.located.parameters]
         self.chosen = [mapped for mapped in self.every if settings.x is None or mapped.x in settings.x]
         self.agreed = False  # the forward run, at an earlier point
+        self.narrow = self._narrow()
         none: dict[str, Any] = {}
         self.settings = replace(
             settings, y=ys, params=False, param=(), points=1, point=None, extra_feed_dict=none, test_data=None, dims=none,
             x_shape=none, y_shape=none, val_range=none, init_targets=(), forward="internal", second_order=False,
             dtype="float64", pictures="none",
         )  # fmt: skip
+
+    def _narrow(self) -> HeldNarrow | None:
+        """The numbers that the file has rounded; None for a record in float32, whose numbers are no longer."""
+        if all(self.record[member("output", place)].dtype != np.float64 for place in self.located.ys.values()):
+            return None
+        exact = {mapped.x for mapped in self.located.parameters if not mapped.rounded}
+        return HeldNarrow.of(self.graph, exact)
 
     def _inputs(self) -> Iterator[Mapped]:
         for name, place in self.located.inputs.items():
@@ -392,9 +428,11 @@ class RecordedPoint:
 
     def _run(self, dtype: str) -> Tape:
         targets = [*self.ys, *(m.x for m in self.wanted)]
-        exact = {n: in_its_dtype(self.graph, n, v) for n, v in self.feeds.items()}
+        feeds = {n: in_its_dtype(self.graph, n, v) for n, v in self.feeds.items()}
+        if dtype == "float64":  # no input is rounded there
+            feeds |= {n: v for n, v in self.feeds.items() if v.dtype.kind == feeds[n].dtype.kind == "f"}
         seed = self.parity.settings.seed
-        return trace(self.graph, exact, ops=self.parity.ops, dtype=dtype, seed=seed, targets=targets, lenient=True)
+        return trace(self.graph, feeds, ops=self.parity.ops, dtype=dtype, seed=seed, targets=targets, lenient=True)
 
     @cached_property
     def own(self) -> RuleGradient:
@@ -435,7 +473,10 @@ class RecordedPoint:
         if not claimed:
             return
         grad = {y: Numbers(seed, f"{self.record.name}:cotangent") for y, seed in self.seeds.items()}
-        grad |= {x: Numbers(self.values(m), f"{self.record.name}:{self._called(m)}") for x, m in claimed.items()}
+        grad |= {
+            x: Numbers(self.values(m), f"{self.record.name}:{self._called(m)}", self._blur(m))
+            for x, m in claimed.items()
+        }
         procedure = checked(
             self.parity.source, replace(self.parity.settings, x=tuple(claimed), grad=grad, x_init_value=self.feeds)
         )
@@ -444,6 +485,19 @@ class RecordedPoint:
             notes = tuple(note for note in records[x].notes if not note.endswith(UNSEEN))
             record = replace(records[x], claim={**records[x].claim, "found": True}, notes=notes)
             yield self._told(record, mapped) if record.status in ("fail", "severed") else record
+
+    def _blur(self, mapped: Mapped) -> Array | None:
+        """Bounds of the differences of a gradient by numbers that the file has rounded."""
+        narrow = self.parity.narrow
+        try:
+            ct = (
+                None
+                if narrow is None or mapped.x not in self.tape.named
+                else self.own.cotangent(self.tape.named[mapped.x].name)
+            )
+            return None if narrow is None or ct is None else np.asarray(narrow.spread(self.tape, ct))
+        except GradcheckError:
+            return None
 
     def _called(self, mapped: Mapped) -> str:
         return mapped.called + (f" at point {self.point}" if self.point else "")
@@ -516,7 +570,10 @@ class RecordedPoint:
         unit, ours = unit_of(there), self.tape.named[y]
         moved = rounding_at(self.tape, ours.name) * (unit / EPS)
         allowed = _ROUNDINGS * unit * sizes(there)
-        return np.asarray(allowed + _SAFETY * moved if moved.shape == there.shape else allowed)
+        if moved.shape != there.shape:
+            return allowed
+        narrow = self.parity.narrow
+        return np.asarray(allowed + _SAFETY * moved + (0.0 if narrow is None else narrow.spread(self.tape, ours.name)))
 
     def _how(self, y: str, there: Array) -> str:
         """The difference of an output; where a rounding decides, the model's own dtype has the last word."""
