@@ -102,6 +102,38 @@ def test_claims_about_more_tensors_tell_which_node_it_was(tmp_path: Path) -> Non
     assert {c.suspect.op for c in report.checks if c.suspect} <= {"Tanh", "MatMul"}  # between V and B
 
 
+# shapes of x, weights and y: y = W x, or y = x W
+PRODUCTS = {"wide": ((3,), (5, 3), (5,)), "square": ((4,), (4, 4), (4,)), "matrix": ((2, 3), (3, 3), (2, 3))}
+ORDERS = {
+    "[y..., x...]": lambda j, x, y: j.T.reshape(*y, *x),
+    "[entries of y, entries of x]": lambda j, x, y: j.T,
+    "[x..., y...]": lambda j, x, y: j.reshape(*x, *y),
+    "[entries of x, entries of y]": lambda j, x, y: j,
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_jacobian_has_y_before_x_unless_its_shape_tells(tmp_path: Path, product: str, order: str) -> None:
+    (at, held, out), rng = PRODUCTS[product], np.random.default_rng(1)
+    w, x = rng.normal(size=held).astype(np.float32), rng.normal(size=at)
+    matrix = product == "matrix"
+    text = f"""<ir_version: 8, opset_import: ["" : 18]> g (float{[*at]} x) => (float{[*out]} y) {{
+        y = MatMul({"x, W" if matrix else "W, x"}) }}"""
+    model = onnx.parser.parse_model(text.replace(", ", ",").replace(",y", ", y"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "W"))
+    onnx.save(model, tmp_path / "m.onnx")
+    jacobian = np.kron(np.eye(2), w) if matrix else w.T.astype(np.float64)
+    claimed = ORDERS[order](jacobian, at, out)
+    check = only(gc.check(gc.load(tmp_path / "m.onnx"), "x", "y", grad={"x": claimed}, x_init_value={"x": x}))
+    if product == "wide" or order.startswith(("[y", "[entries of y")):
+        assert (check.status, check.entries["total"]) == ("pass", jacobian.size)
+    else:
+        (note,) = [n for n in check.notes if "the transpose of d y / d x: a Jacobian has the axes [y..., x...]" in n]
+        assert (check.status, "compute_gradient" in note) == ("fail", claimed.ndim == 2)
+        assert check.suspect is None
+
+
 FORMS = {
     "transposed": (lambda g: g.T, "is the transpose of d loss / d W"),
     "flat": (lambda g: g.ravel(), "is d loss / d W, flat"),

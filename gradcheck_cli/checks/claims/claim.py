@@ -376,7 +376,10 @@ class Layout(NamedTuple):
 
 
 def layouts(shape: Shape, x: Shape, y: Shape | None) -> list[Layout]:
-    """The possible readings of numbers of a shape; none where it does not fit. y is None for a sum of several."""
+    """The possible readings of numbers of a shape; none where it does not fit. y is None for a sum of several.
+
+    Where a shape fits both orders of axes, the first is meant: y before x, as PyTorch and JAX have it.
+    """
     rows = math.prod(x)
     if shape in (x, (*x, 1), (rows, 1)):  # the last two: from tools with an axis for several seeds
         return [Layout(COTANGENT, lambda values: values.reshape(-1, 1))]
@@ -385,6 +388,9 @@ def layouts(shape: Shape, x: Shape, y: Shape | None) -> list[Layout]:
     columns = math.prod(y)
     before = {(columns, *x): "[entries of y, x...]", (*y, *x): "[y..., x...]"}
     behind = {(*x, columns): "[x..., entries of y]", (*x, *y): "[x..., y...]"}
+    if columns > 1:  # else a gradient as a matrix, which is no Jacobian
+        before = {(columns, rows): "[entries of y, entries of x]", **before}
+        behind = {(rows, columns): "[entries of x, entries of y]", **behind}
     found = [Layout(before[shape], lambda values: values.reshape(columns, rows).T)] if shape in before else []
     return found + ([Layout(behind[shape], lambda values: values.reshape(rows, columns))] if shape in behind else [])
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.assemble import Pair
-from gradcheck_cli.checks.claims.blame import blame, likeness, other_forward
+from gradcheck_cli.checks.claims.blame import blame, likeness, near, other_forward
 from gradcheck_cli.checks.claims.claim import (
     COTANGENT,
     Answer,
@@ -159,14 +159,6 @@ class RuleGradient:
             backward, _ = self.passes[x]
             self._jacobians.update(zip(backward.xs, backward.jacobians(self.budget), strict=True))
         return self._jacobians[x]
-
-    def nearest(self, fitting: Sequence[Layout], values: Array, x: str) -> Layout:
-        """The layout of a claim that is nearest to our derivative, if its shape allows for several."""
-        own = self.jacobian(x) if len(fitting) > 1 else None
-        if own is None:
-            return fitting[0]
-        gaps = [float(np.linalg.norm(np.nan_to_num(each.read(values) - own))) for each in fitting]
-        return fitting[int(np.argmin(gaps))]
 
     def rounding(self, x: str, unit: float) -> Array:
         """Bounds, like the Jacobian, of the errors by roundings of size `unit` in all results before it."""
@@ -326,9 +318,12 @@ class Claiming:
         if problem is None or given is None or own is None or pair.claim is None:
             return ""
         mine = own.jacobian(problem.theory_name(pair.x))
-        if mine is None or mine.shape[1] != 1:
+        if mine is None:
             return ""
-        found = likeness(given.values, mine.reshape(pair.x_shape), _derivative(pair))
+        if mine.shape[1] == 1:
+            found = likeness(given.values, mine.reshape(pair.x_shape), _derivative(pair))
+        else:
+            found = _turned(given.values, mine, pair)
         note = f"{pair.claim.by} is {found}"
         if found and note not in pair.notes:
             pair.notes.append(note)
@@ -421,7 +416,7 @@ class Claiming:
         if found is None or wrong:
             pair.broken.append(Broken(WRONG_SHAPE, wrong))
             return None
-        return ClaimAtPoint(claim, found, own.nearest(fitting, found.values, problem.theory_name(pair.x)), problem, own)
+        return ClaimAtPoint(claim, found, fitting[0], problem, own)
 
     def _subject(self, claim: Claim, seeds: dict[str, Array], tape: Tape, how: str) -> tuple[Problem, RuleGradient]:
         key = f"{how} {claim.ys}"
@@ -433,6 +428,17 @@ class Claiming:
                       self.procedure.budget(self.pairs[0], shown=False))  # fmt: skip
             self._subjects[key] = problem, own
         return self._subjects[key]
+
+
+def _turned(values: Array, mine: Array, pair: Pair) -> str:
+    """The form of a wrong Jacobian that is right in the other order of axes, "" for another one."""
+    others = layouts(values.shape, pair.x_shape, pair.y_shape)[1:]
+    if not any(near(mine, each.read(values)) for each in others):
+        return ""
+    flat = ", and not (x_size, y_size), as compute_gradient does" if values.shape == mine.shape else ""
+    return (
+        f"the transpose of {_derivative(pair)}: a Jacobian has the axes [y..., x...], as PyTorch and JAX give it{flat}"
+    )
 
 
 def _derivative(pair: Pair) -> str:
