@@ -153,6 +153,12 @@ class Numbers(msgspec.Struct, frozen=True, eq=False):
     def __str__(self) -> str:
         return self.origin
 
+    @classmethod
+    def real(cls, values: Array, origin: str = "numbers") -> Numbers | None:
+        """Real numbers, among them complex ones whose imaginary parts are 0; None for other arrays."""
+        values = values.real if values.dtype.kind == "c" and not values.imag.any() else values
+        return cls(values, origin) if values.dtype.kind in "biuf" or values.dtype.name == "bfloat16" else None
+
 
 _TOLERANCE = "[default: 8 roundings of the less precise model: 5e-7 float32, 4e-3 float16, 3e-2 bfloat16 or 8 bits]"
 

@@ -384,7 +384,13 @@ def _grad(value: Any, graph: Graph, option: str) -> dict[str, str | Numbers]:
 
 
 def _claimed(text: str, where: str) -> str | Numbers:
-    return Numbers(_parsed(array_of, text, where), text[1:]) if text.startswith("@") else text
+    if not text.startswith("@"):
+        return text
+    array = _parsed(array_of, text, where)
+    if (numbers := Numbers.real(array, text[1:])) is None:
+        kind = "complex numbers" if array.dtype.kind == "c" else f"{array.dtype.name}, no numbers"
+        raise UsageError(f"{where}: {shown(text[1:])} holds {kind}; a gradient is real numbers")
+    return numbers
 
 
 def feeds_of(source: Source, texts: Sequence[str]) -> Mapping[str, Any]:

@@ -61,9 +61,9 @@ def _claimed(value: Any, place: str) -> str | Numbers:
         array = np.asarray(value)
     except ValueError:
         array = np.asarray(None)
-    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        raise UsageError(f"{place} is {described(value)}; it must be a tensor's name or an array of numbers.")
-    return Numbers(array)
+    if (numbers := Numbers.real(array)) is None:
+        raise UsageError(f"{place} is {described(value)}; it must be a tensor's name or an array of real numbers.")
+    return numbers
 
 
 def path(value: Any, argument: str) -> str | os.PathLike[str]:

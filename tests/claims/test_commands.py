@@ -11,6 +11,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+import gradcheck_cli as gc
+from gradcheck_cli.errors import UsageError
+from tests.claims.test_numbers import X, gradient
 from tests.cli.conftest import Command
 
 WRONG = """\
@@ -116,6 +119,30 @@ def test_what_makes_no_sense_is_refused(gradcheck: Command, args: tuple[str, ...
     ran = gradcheck("right.onnx", *args)
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
+
+
+ODD = {
+    "complex": ("complex numbers", lambda g: g + 1000j),
+    "imaginary": ("complex numbers", lambda g: g + 1j * np.nan),
+    "words": ("str", lambda g: g.astype("U")),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_gradient_of_other_than_real_numbers_is_refused(gradcheck: Command, folder: Path, name: str) -> None:
+    said, change = ODD[name]
+    odd = change(gradient(np.float64))
+    np.savez(folder / "odd.npz", g=odd)
+    ran = gradcheck("plain.onnx", "--grad", "x=@odd.npz:g", "--feed", "x=@dump.npz:x")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"odd.npz:g holds {said}" in ran.err
+    with pytest.raises(UsageError, match="an array of real numbers"):
+        gc.check(gc.load(folder / "plain.onnx"), grad={"x": odd}, x_init_value={"x": X})
+
+
+def test_complex_numbers_without_imaginary_parts_are_real(gradcheck: Command, folder: Path) -> None:
+    np.savez(folder / "odd.npz", g=gradient(np.float64) + 0j)
+    assert gradcheck("plain.onnx", "--grad", "x=@odd.npz:g", "--feed", "x=@dump.npz:x").code == 0
 
 
 SPEC = """gradcheck: 1
