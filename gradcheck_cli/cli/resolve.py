@@ -98,7 +98,8 @@ def _complex_where_needed(value: Any) -> Any:
 def _from_file(given: str, declared: TensorType | None = None) -> Any:
     """The content of FILE or FILE:KEY, a path that may have colons of its own; without a declared type numbers."""
     path, colon, key = given.rpartition(":")
-    whole = not colon or os.path.exists(given) or not os.path.exists(path)
+    named = os.path.exists(path) or os.path.splitext(path)[1].lower() in _FILES
+    whole = not colon or os.path.exists(given) or not named
     path, chosen = (given, None) if whole else (path, key)
     try:
         value = _content(path, chosen, declared)
@@ -116,6 +117,9 @@ def _content(path: str, key: str | None, declared: TensorType | None) -> Any:
     from gradcheck_cli.formats.arrays import Npz, read_npy  # few options name files
 
     suffix = os.path.splitext(path)[1].lower()
+    if suffix not in _FILES:
+        known = "neither .npy, .npz, .pb nor .json" if os.path.exists(path) else "no file"
+        raise UsageError(f"{path} is {known}")
     if suffix == ".npz":
         arrays = Npz(path)
         every = declared is not None and declared.kind == "sequence" and key is None
@@ -136,11 +140,9 @@ def _content(path: str, key: str | None, declared: TensorType | None) -> Any:
         return _numbers(value, f"{path} holds no numbers")
     if suffix == ".npy":
         return read_npy(path)
-    if suffix == ".pb":
-        from gradcheck_cli.formats.onnx.read import read_tensor
+    from gradcheck_cli.formats.onnx.read import read_tensor
 
-        return read_tensor(path)
-    raise UsageError(f"{path} is neither .npy, .npz, .pb nor .json")
+    return read_tensor(path)
 
 
 def _chosen(path: str, names: list[str], key: str | None) -> str:
@@ -153,8 +155,8 @@ def _chosen(path: str, names: list[str], key: str | None) -> str:
     return key
 
 
-def refuse_idle(typed: Mapping[str, Mapping[str, Any]], settings: Settings, graph: Graph, ops: Ops) -> None:
-    """Raises UsageError for an option by tensor that speaks of none to which it applies.
+def refuse_idle(typed: Mapping[str, Any], settings: Settings, graph: Graph, ops: Ops) -> None:
+    """Raises UsageError for an option by tensor that speaks of none to which it applies, and for --second-order of none.
 
     `typed` holds what was typed, option -> tensor -> value.  Names that the model does not have are left to others.
     """
@@ -171,6 +173,10 @@ def refuse_idle(typed: Mapping[str, Mapping[str, Any]], settings: Settings, grap
             if name != ANY and name in graph.tensors and name not in known:
                 given = f"--{option.replace('_', '-')} {name}"
                 raise UsageError(f"{given} has no effect: {name!r} {what} ({listed(known)}).")
+    claimed = {name for name in settings.grad if name not in (ANY, *ys)}
+    if typed.get("second_order") and (settings.grad_model or (claimed and claimed.issuperset(settings.x or ()))):
+        why = "a gradient from elsewhere is not differentiated again"
+        raise UsageError(f"--second-order has no effect beside --grad: {why}. --x names what else to check.")
 
 
 def refuse_idle_rounding(ctx: click.Context, settings: Settings, *sources: Source) -> None:
@@ -379,6 +385,8 @@ def _grad(value: Any, graph: Graph, option: str) -> dict[str, str | Numbers]:
         name, rest = _split(text, graph.tensors, "=")
         if name == ANY and rest != NOTHING:
             raise UsageError(f"{option} {shown(text)}: by which tensor? Write {option} X=TENSOR or X=@FILE[:KEY]")
+        if name in found:
+            raise UsageError(f"{option} {shown(name)}=... is given twice, and only the last would count.")
         found[name] = _claimed(rest, f"{option} {text}") if name != ANY else rest
     return found
 

@@ -105,7 +105,17 @@ REFUSED = [
     (("--grad", "x_grad"), 2, "by which tensor? Write --grad X=TENSOR or X=@FILE[:KEY]"),
     (("--grad", "x=x_gard"), 2, "has no tensor 'x_gard'. Did you mean 'x_grad'?"),
     (("--grad", "z=x_grad"), 2, "right.onnx has no tensor 'z'"),
-    (("--grad", "x=@none.npy"), 2, "none.npy cannot be read"),
+    (("--grad", "x=@none.npy"), 2, "none.npy cannot be read: No such file"),
+    (("--grad", "x=@none.npz:g"), 2, "none.npz cannot be read: No such file"),
+    (("--grad", "x=@none.npz"), 2, "none.npz cannot be read: No such file"),
+    (("--grad", "x=@none"), 2, "none is no file"),
+    (("--grad", "x=x_grad", "--feed", "x=@none.json:x"), 2, "none.json cannot be read: No such file"),
+    (("--grad", "x=@right.onnx:g"), 2, "right.onnx is neither .npy, .npz, .pb nor .json"),
+    (("--grad", "x=@right.onnx"), 2, "right.onnx is neither .npy, .npz, .pb nor .json"),
+    (("--grad", "x=x_grad", "--grad", "x=x_grad"), 2, "--grad x=... is given twice, and only the last would count"),
+    (("--grad", "x=x_grad", "--second-order"), 2, "--second-order has no effect beside --grad"),
+    (("--grad", "x=x_grad", "--x", "x", "--second-order"), 2, "--second-order has no effect beside --grad"),
+    (("--grad-model", "right.onnx", "--second-order"), 2, "--second-order has no effect beside --grad"),
     (("--grad", "x=@dump.npz"), 2, "has several arrays; choose one as @FILE:KEY"),
     (("--grad-model", "none.onnx"), 4, "none.onnx"),
     (("--grad", "W=x_grad", "--x", "x"), 2, "'W' is no x of this check (x)"),
@@ -143,6 +153,14 @@ def test_a_gradient_of_other_than_real_numbers_is_refused(gradcheck: Command, fo
 def test_complex_numbers_without_imaginary_parts_are_real(gradcheck: Command, folder: Path) -> None:
     np.savez(folder / "odd.npz", g=gradient(np.float64) + 0j)
     assert gradcheck("plain.onnx", "--grad", "x=@odd.npz:g", "--feed", "x=@dump.npz:x").code == 0
+
+
+def test_what_else_is_named_is_differentiated_again(gradcheck: Command) -> None:
+    args = ("--y", "loss", "--grad", "x=x_grad", "--x", "x", "--x", "W", "--second-order")
+    found = records(gradcheck, "right.onnx", *args)
+    assert [(c["x"], bool(c["claim"]), bool(c["gradient_of"])) for c in found] == [
+        ("W", False, False), ("W", False, True), ("x", True, False),
+    ]  # fmt: skip
 
 
 SPEC = """gradcheck: 1
