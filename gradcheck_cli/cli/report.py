@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from gradcheck_cli.cli import note
 from gradcheck_cli.cli.options import OneOf, OutputPath, Text, either, given_in, options_of
+from gradcheck_cli.errors import shown
 from gradcheck_cli.report import FORMATS, files_said, suffixes
 
 if TYPE_CHECKING:
@@ -26,10 +28,12 @@ PARAMS = [
         help=f"{either(FORMATS)}. [default: by suffix; full on stdout]",
     ),
     click.RichOption(
-        ["--gate"], panel="Gate", is_flag=True, default=None, help="Exit as the check did, 1 for a wrong gradient."
+        ["--gate"], panel="Gate", is_flag=True, default=None,
+        help="Exit as the check did: 1 for a wrong gradient, 130 if it did not finish.",
     ),
     *options_of("report"),
 ]  # fmt: skip
+_INTERRUPTED = 130  # the exit code of a run
 RESULTS = click.RichArgument(
     ["results"], metavar="RESULTS...", nargs=-1, required=True, type=click.Path(allow_dash=True)
 )
@@ -62,29 +66,49 @@ def run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context) 
     paths = [kind.convert(path, OUTPUT, ctx) for path in options.get("output", ())]
     output = Output({**options, "report": paths})
     pictured = bool(form and FORMATS[form].pictured) or output.pictures != "none"
-    checks = _judged(_read(results, pictured), options)
+    read, unfinished = _read(results, pictured)
+    checks = _judged(read, options)
     gates = gates_of(options) if "fail_on" in options else (*gates_of(options), *WORDS)
-    found = Report(checks, (), sum(check.duration_s for check in checks.outcomes), gates, summed=True)
+    found = Report(
+        checks, (), sum(check.duration_s for check in checks.outcomes), gates, unfinished=unfinished, summed=True
+    )
     if not paths:
         output.whole(found)
     output.write_reports(found, form)
     return found.exit_code if options.keys() & {"gate", "fail_on", "select", "ignore", "baseline"} else 0
 
 
-def _read(results: Sequence[str], pictured: bool) -> Kept:
-    """The records of all files, and of runs of a zoo, with what pictures are drawn from only where there will be some."""
-    from gradcheck_cli.results import joined, put_aside
+def _read(results: Sequence[str], pictured: bool) -> tuple[Kept, str]:
+    """The records of all files and runs of a zoo, with data of pictures if there will be some, and what was not done."""
+    from gradcheck_cli.results import joined
     from gradcheck_cli.zoo.store import is_run
 
-    parts = []
-    for path in results:
-        if is_run(path):
-            from gradcheck_cli.cli.zoo.results import FinishedJobs
+    found = [(_of_run(path, pictured) if is_run(path) else of_file(path)) for path in results]
+    unfinished = [(path, said) for path, (_, said) in zip(results, found, strict=True) if said]
+    said = [f"{shown(path)}: {said}" if len(results) > 1 else said for path, said in unfinished]
+    return joined([checks for checks, _ in found]), "; ".join(said)
 
-            parts.append(FinishedJobs.of_run(path).records(pictured=pictured))
-        else:
-            parts.append(put_aside(path, note))
-    return joined(parts)
+
+def _of_run(path: str, pictured: bool) -> tuple[Kept, str]:
+    """The records of a run of a zoo, and what was not done."""
+    from gradcheck_cli.cli.baseline import Baseline
+    from gradcheck_cli.cli.zoo.results import FinishedJobs
+
+    found = FinishedJobs.of_run(Path(path), Baseline())
+    found.tell_unfinished()
+    return found.records(pictured=pictured), found.unfinished
+
+
+def of_file(path: str) -> tuple[Kept, str]:
+    """The records in a file, and a sentence if its run was interrupted, which is noted."""
+    from gradcheck_cli.results import put_aside
+
+    heads: list[Mapping[str, Any]] = []
+    checks = put_aside(path, note, heads.append)
+    if all(head.get("exit_code") != _INTERRUPTED for head in heads):
+        return checks, ""
+    note(f"{path}: the run was interrupted")
+    return checks, "the run was interrupted"
 
 
 def _judged(checks: Kept, options: Mapping[str, Any]) -> Kept:

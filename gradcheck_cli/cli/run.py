@@ -273,9 +273,9 @@ class Run:
         """Shows and writes what is done; gives the sentence that says how much that is."""
         unit = "check" if any(task.check for task in self.tasks) else "model"  # which may have several checks
         text = f"interrupted after {done} of {counted(len(self.tasks), unit)}"
-        report = replace(self._report(), interrupted=True)
+        report = replace(self._report(), unfinished=text)
         try:
-            self.output.write_reports(replace(report, notes=(*report.notes, text)))
+            self.output.write_reports(report)
         except GradcheckError as error:
             say(error)
         if self.records:

@@ -43,7 +43,8 @@ def _within(most: int, parts: Iterable[str]) -> Iterator[str]:
 
 def _assembled(report: Report, checks: Sequence[Check], parts: Iterable[str]) -> Iterator[str]:
     """A page with rows for some checks."""
-    yield f"## gradcheck: {totals(report)}\n\n{_HEAD}"
+    unfinished = f"**Not complete: {_text(name(report.unfinished))}**\n\n" if report.unfinished else ""
+    yield f"## gradcheck: {totals(report)}\n\n{unfinished}{_HEAD}"
     yield from (f"{_row(check)}\n" for check in checks)
     left = len(report.checks) - len(checks)
     yield f"\n... and {counted(left, 'more check')}\n" if left else ""

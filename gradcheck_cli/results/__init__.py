@@ -42,9 +42,16 @@ def read_results(path: str, tell: Tell | None = None) -> tuple[Check, ...]:
     return tuple(check for _, check in results_in(path, tell))
 
 
-def results_in(path: str, tell: Tell | None = None) -> Iterator[tuple[Mapping[str, Any], Check]]:
-    """The records in a file one by one, each with the JSON value that it was read from."""
+def results_in(
+    path: str, tell: Tell | None = None, run: Callable[[Mapping[str, Any]], object] | None = None
+) -> Iterator[tuple[Mapping[str, Any], Check]]:
+    """The records in a file one by one, each with the JSON value that it was read from.
+
+    `run` gets what a run says besides its records.
+    """
     for value, line in values(path, tell):
+        if run is not None and isinstance(value, dict) and value.get("schema") == RUN_SCHEMA:
+            run({name: each for name, each in value.items() if name != "checks"})
         try:
             yield from ((record, check_from_json(record)) for record in _records(value))
         except UsageError as error:
@@ -122,8 +129,8 @@ _HELD = 1000  # records that stay in memory as they were read
 _IN_MEMORY = 8 << 20  # bytes of the others; if they are more, these go to a temporary file
 
 
-def put_aside(path: str, tell: Tell | None = None) -> Kept:
-    """The records in a file, which is read to its end now: UsageError for one that cannot be."""
+def put_aside(path: str, tell: Tell | None = None, run: Callable[[Mapping[str, Any]], object] | None = None) -> Kept:
+    """The records in a file, which is read to its end now: UsageError for one that cannot be; `run` as above."""
     file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  # open as long as it may be read
     outcomes, held, ends = list[Check](), list[Check](), [0]
 
@@ -136,7 +143,7 @@ def put_aside(path: str, tell: Tell | None = None) -> Kept:
         return check_from_json(json.loads(file.read(ends[place + 1] - ends[place])))
 
     weakref.finalize(read, file.close)
-    for value, check in results_in(path, tell):
+    for value, check in results_in(path, tell, run):
         outcomes.append(check.outcome)
         if len(held) < _HELD:
             held.append(check)
@@ -196,7 +203,7 @@ def _records_of(text: _Text, head: re.Match[str]) -> Iterator[tuple[Any, int]]:
             raise ValueError(sign)
         more = sign == ","
         text.go(text.at + more)
-    text.put_before(f'{{"schema": "{RUN_SCHEMA}", "checks": [')
+    text.put_before(head[0])
 
 
 class _Text:

@@ -497,7 +497,7 @@ class Report(Displayed):
     duration_s: float = 0.0
     fail_on: tuple[str, ...] = OUTCOMES
     shard: bool = False  # a part of a run, which may have no checks
-    interrupted: bool = False  # before all checks were done
+    unfinished: str = ""  # in words, the checks that were not done: "interrupted after 3 of 5 models"
     summed: bool = False  # its duration is the sum of those of its checks: nobody knows how long the run took
 
     @property
@@ -520,7 +520,7 @@ class Report(Displayed):
         """The worst exit code of all checks; 7 if there is none, other than in a shard."""
         codes = {c.status_code for c in self.outcomes if self._gates(c)}
         codes |= {1 for c in self.outcomes if not {*self.fail_on}.isdisjoint(c.gates)}
-        codes |= {130} if self.interrupted else set()
+        codes |= {130} if self.unfinished else set()
         return worst_code(codes or {0 if self.outcomes or self.shard else 7})
 
     def _gates(self, check: Check) -> bool:

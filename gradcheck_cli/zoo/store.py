@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import socket
 import sys
@@ -20,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from gradcheck_cli.errors import VERSION, UsageError, did_you_mean, shown
+from gradcheck_cli.errors import VERSION, UsageError, counted, did_you_mean, plural, shown
 from gradcheck_cli.formats.untrusted import content, opened, own_folder
 from gradcheck_cli.results import texts_in
 from gradcheck_cli.results.measures import Severed, Spot
@@ -29,6 +30,8 @@ from gradcheck_cli.results.record import EXIT_CODES, Check, outcome_record
 RECORDS, SCHEMA = "results.jsonl", "gradcheck.zoo/1"
 ABOUT, LOCK = "run.json", "lock"
 _KINDS = {"sources": list, "options": dict, "folder": str, "shard": str, "jobs": list, "version": str, "created": str}
+_ADDED = {"shards": list}  # which earlier versions do not write
+_NAMED = 5  # shards that are named
 _LARGEST = 1 << 30  # bytes of `run.json`
 _ATTEMPTS, _PAUSE = 5, 0.1  # `holder` takes the lock of a run for a moment
 _START = '{"zoo": '  # of every line: its head, which a summary reads without the rest, comes first
@@ -48,6 +51,22 @@ class About:
     jobs: tuple[str, ...] = ()  # names of all jobs
     version: str = VERSION
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    shards: tuple[str, ...] = ()  # those that were merged to this run, as 1/4
+
+    def lacks(self, done: int) -> str:
+        """The part of the run that has no records where `done` jobs have some, in words; "" if it is complete."""
+        left, missing = len(self.jobs) - done, self._missing()
+        parts = [f"{left} of {counted(len(self.jobs), 'model')} {plural(left, 'was', 'were')} not run"] if left else []
+        if missing:
+            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+            parts += [f"{plural(len(missing), 'shard')} {', '.join(missing[:_NAMED])}{more} not merged"]
+        return "; ".join(parts)
+
+    def _missing(self) -> list[str]:
+        """The shards that belong to those of the run and are not in it."""
+        counts = dict.fromkeys(shard.partition("/")[2] for shard in self.shards)
+        every = (f"{index}/{count}" for count in counts for index in range(1, int(count) + 1))
+        return [shard for shard in every if shard not in self.shards]
 
 
 def write_about(folder: Path, about: About) -> None:
@@ -66,10 +85,12 @@ def read_about(folder: Path) -> About:
     place = folder / ABOUT
     try:
         told = json.loads(content(place, _LARGEST, own=True))
-        about = {name: told[name] for name in _KINDS}
+        kinds = {**_KINDS, **{name: kind for name, kind in _ADDED.items() if name in told}}
+        about = {name: told[name] for name in kinds}
         texts = all(isinstance(text, str) and "\0" not in text for text in (*about["sources"], *about["jobs"]))
-        kinds = all(isinstance(about[name], kind) for name, kind in _KINDS.items())
-        if told["schema"] != SCHEMA or not (texts and kinds):
+        fit = all(isinstance(about[name], kind) for name, kind in kinds.items())
+        shards = all(re.fullmatch(r"[0-9]{1,6}/[0-9]{1,6}", shard) for shard in about.get("shards", ()))
+        if told["schema"] != SCHEMA or not (texts and fit and shards):
             raise ValueError
         return About(**{name: _as_kept(value) for name, value in about.items()})
     except (FileNotFoundError, NotADirectoryError):
@@ -278,7 +299,8 @@ def merged(folders: Sequence[Path], target: Path) -> About:
     options = {name: value for name, value in abouts[0].options.items() if name != "shard"}
     sources = dict.fromkeys(source for about in abouts for source in about.sources)
     names = tuple(sorted({job for about in abouts for job in about.jobs}))
-    about = replace(abouts[0], sources=tuple(sources), options=options, shard="", jobs=names)
+    shards = _shards(abouts)
+    about = replace(abouts[0], sources=tuple(sources), options=options, shard="", jobs=names, shards=shards)
     if os.path.lexists(target):
         raise UsageError(f"{target} is there already; runs are put into a new folder")
     new = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -298,6 +320,13 @@ def merged(folders: Sequence[Path], target: Path) -> About:
         with suppress(OSError), own_folder(target.parent) as around:
             around.remove(new.name)
     return about
+
+
+def _shards(abouts: Sequence[About]) -> tuple[str, ...]:
+    """The shards among runs, those that were merged to one of them too; none of sources that another run has whole."""
+    parts = {(about.sources, shard) for about in abouts for shard in ((about.shard,) if about.shard else about.shards)}
+    whole = {about.sources for about in abouts if not (about.shard or about.shards)}
+    return tuple(sorted({shard for sources, shard in parts if sources not in whole}))
 
 
 def _stands(

@@ -78,6 +78,18 @@ def test_the_verdict_counts_where_it_is_asked_for(
     assert gradcheck("report", results, *options).code == code
 
 
+def test_the_report_of_an_interrupted_run_passes_no_gate(gradcheck: Command, folder: Path) -> None:
+    assert gradcheck("mlp.onnx", "--report", "r.json").code == 0
+    text = (folder / "r.json").read_text().replace('"exit_code": 0', '"exit_code": 130')
+    for name, words in (("r.json", text), ("flat.json", json.dumps(json.loads(text)))):
+        (folder / name).write_text(words)
+        ran = gradcheck("report", name, "--gate", "-o", "again.json", "-o", "r.md")
+        assert (ran.code, ran.out, ran.err) == (130, "", f"note: {name}: the run was interrupted\n")
+        assert json.loads((folder / "again.json").read_text())["exit_code"] == 130
+        assert "**Not complete: the run was interrupted**" in (folder / "r.md").read_text()
+    assert gradcheck("report", "r.json").code == 0
+
+
 def test_health_is_judged_again(gradcheck: Command) -> None:
     gradcheck("log.onnx", "--val-range", "x:1,2", "--report", "r.json")
     assert gradcheck("report", "r.json", "--fail-on", "fail,nonfinite").code == 1

@@ -16,9 +16,11 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
+from gradcheck_cli.cli import main
 from tests.cli import models
 from tests.cli.conftest import WRONG, Command, entered, typed
 
@@ -154,6 +156,79 @@ def test_a_shard_without_models_is_an_empty_run_that_is_merged_as_any(zoo: Comma
     assert {*jobs("merged")} == {"models/mlp.onnx", "models/sub/conv.onnx"}
     assert zoo("merge", "part8", "part9", "-o", "nothing")[:2] == (0, "nothing: 0 models of 2 runs\n")
     assert zoo("models/mlp.onnx", "-k", "conv", "--shard", "1/1").code == 7
+
+
+def lost(run: str, *models: str) -> None:
+    """Takes the records of some models out of a run, as if it had been interrupted before them."""
+    path = Path(run, "results.jsonl")
+    lines = path.read_text("ascii").splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if json.loads(line)["zoo"]["job"] not in models), "ascii")
+
+
+@pytest.fixture
+def parts(zoo: Command) -> list[str]:
+    """The two shards of a run in which everything passes, and a third folder with the second shard interrupted."""
+    for index in (1, 2):
+        assert (
+            zoo("models/mlp.onnx", "models/sub/conv.onnx", "--run", f"part{index}", "--shard", f"{index}/2").code == 0
+        )
+    shutil.copytree("part2", "torn")
+    lost("torn", *jobs("torn"))
+    return ["part1", "part2", "torn"]
+
+
+@pytest.mark.parametrize(
+    "runs, said",
+    [
+        (("part1", "part2"), ""),
+        (("part1", "torn"), "1 of 2 models was not run"),
+        (("torn",), "1 of 1 model was not run; shard 1/2 not merged"),
+        (("part1",), "shard 2/2 not merged"),
+    ],
+)
+def test_a_run_of_which_a_part_is_missing_passes_no_gate(
+    zoo: Command, parts: list[str], runs: tuple[str, ...], said: str
+):
+    """The part is named by merge, status, report and diff, and by every format for people and services."""
+    merging = zoo("merge", *runs, "-o", "merged")
+    noted = f"note: merged: {said}; to go on: gradcheck zoo resume merged\n" if said else ""
+    assert (merging.code, merging.err) == (0, noted)
+    state = json.loads(zoo("status", "merged", "--output-format", "json").out)["state"]
+    assert state == ("interrupted" if said else "finished")
+    assert f"  {said}\n" in zoo("status", "merged").out or not said
+    wanted = [f"r.{end}" for end in ("html", "md", "xml", "json")]
+    gate = zoo("report", "merged", "--gate", *(word for path in wanted for word in ("-o", path)))
+    assert (gate.code, gate.err) == (130 if said else 0, noted)
+    assert zoo("diff", "part1", "merged").err.startswith(noted)
+    page, document, suites, run = (Path(path).read_text() for path in wanted)
+    assert ("All gradients of 2 models are right" in page, f"Not complete: {said}" in page) == (not said, bool(said))
+    assert f"**Not complete: {said}**" in document or not said
+    root = ElementTree.fromstring(suites)
+    errors = [error.get("message") for error in root.iter("error")]
+    assert (errors, root.get("errors")) == ([said] * bool(said), str(len(errors)))
+    assert int(str(root.get("tests"))) == len(list(root.iter("testcase")))
+    assert json.loads(run)["exit_code"] == gate.code
+    assert main(("report", "r.json", "--gate")) == gate.code
+
+
+def test_shards_that_are_merged_one_after_another_are_all_there(zoo: Command):
+    sources = ("models/mlp.onnx", "models/sub/conv.onnx")
+    for index in (1, 2, 3):
+        zoo(*sources, "--run", f"part{index}", "--shard", f"{index}/3")
+    assert "shard 3/3 not merged" in zoo("merge", "part1", "part2", "-o", "two").err
+    assert zoo("merge", "two", "part3", "-o", "three").err == ""
+    assert zoo("report", "three", "--gate").code == 0
+    assert zoo("resume", "two").code == 0
+    assert zoo("report", "two", "--gate")[0::2] == (0, "")
+
+
+def test_a_damaged_line_is_noted_wherever_results_are_shown(zoo: Command):
+    zoo("models/sub", "--run", "run")
+    shutil.copytree("run", "damaged")
+    lines = Path("run/results.jsonl").read_text("ascii").splitlines(keepends=True)
+    Path("damaged/results.jsonl").write_text(lines[0][:200] + "\n" + "".join(lines[1:]), "ascii")
+    for told in (("status", "damaged"), ("report", "damaged"), ("diff", "run", "damaged"), ("resume", "damaged")):
+        assert "damaged/results.jsonl: 1 damaged line left out, to be checked again\n" in zoo(*told).err
 
 
 def test_runs_are_merged_into_a_new_folder_alone(zoo: Command, folder: Path):

@@ -7,18 +7,21 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import rich_click as click
 
 from gradcheck_cli.cli import note
+from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, completing
 from gradcheck_cli.cli.output import style_of
+from gradcheck_cli.cli.report import of_file
 from gradcheck_cli.cli.zoo.results import FinishedJobs
 from gradcheck_cli.errors import counted, harmless
 from gradcheck_cli.report.text import AS_JSON, Style, apart, name, paint, seconds, table
 from gradcheck_cli.report.zoo_summary import verdict
-from gradcheck_cli.results import many, put_aside
+from gradcheck_cli.results import many
 from gradcheck_cli.results.record import Check
 
 SCHEMA = "gradcheck.diff/1"
@@ -66,8 +69,10 @@ def diff(old: str, new: str, slower: float, show: int, output_format: str, color
 def _checks(path: str) -> Sequence[Check]:
     """The outcomes of a run, or the records of a file of results."""
     if os.path.isdir(path):
-        return FinishedJobs.of_run(path).outcomes
-    return put_aside(path, note).outcomes
+        found = FinishedJobs.of_run(Path(path), Baseline())
+        found.tell_unfinished()
+        return found.outcomes
+    return of_file(path)[0].outcomes
 
 
 def _text(changes: Sequence[Change], total: int, style: Style, most: int) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli import note
+from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, completing, given_in
 from gradcheck_cli.cli.output import fitted
 from gradcheck_cli.cli.report import PARAMS
@@ -58,6 +59,7 @@ def merge(folders: tuple[str, ...], target: str) -> int:
     if difference := differing(runs):
         note(difference)
     about = merged(runs, Path(target))
+    FinishedJobs.of_run(Path(target), Baseline()).tell_unfinished()
     sys.stdout.write(harmless(f"{name(target)}: {counted(len(about.jobs), 'model')} of {counted(len(runs), 'run')}\n"))
     return 0
 
@@ -90,15 +92,13 @@ class RunState:
 
     @classmethod
     def of(cls, folder: Path, results: Results) -> RunState:
-        about = read_about(folder)
-        found = FinishedJobs(folder, about.jobs, results.baseline, bool(about.shard))
-        return cls(folder, about, found, holder(folder))
+        return cls(folder, read_about(folder), FinishedJobs.of_run(folder, results.baseline), holder(folder))
 
     @property
     def state(self) -> str:
         if self.holder:
             return "running"
-        return "finished" if len(self.found.lines) >= len(self.about.jobs) else "interrupted"
+        return "interrupted" if self.found.unfinished else "finished"
 
     @property
     def progress(self) -> str:
@@ -129,7 +129,8 @@ def _show_run(folder: str, options: Mapping[str, Any]) -> None:
         return
     state = f"{run.state} ({run.holder})" if run.holder else run.state
     shard = f"shard {run.about.shard} of " if run.about.shard else ""
-    again = f"  to go on: gradcheck zoo resume {quoted(folder)}\n" if run.state == "interrupted" else ""
+    again = f"  {run.found.unfinished}\n  to go on: gradcheck zoo resume {quoted(folder)}\n"
+    again = again if run.state == "interrupted" else ""
     results.output.put(
         fitted([f"{name(folder)}  {state}, {run.progress} models"])
         + "\n"

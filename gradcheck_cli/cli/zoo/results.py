@@ -14,14 +14,14 @@ from gradcheck_cli.cli import note, say
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.reproduce import quoted
-from gradcheck_cli.errors import GradcheckError, counted
+from gradcheck_cli.errors import GradcheckError, counted, shown
 from gradcheck_cli.report.concise import forward_reason, outcome, subject
 from gradcheck_cli.report.health import health_tables
 from gradcheck_cli.report.text import name
 from gradcheck_cli.report.zoo_summary import Group, document, worst
 from gradcheck_cli.results import check_from_texts, many
 from gradcheck_cli.results.record import Check, Kept, Report
-from gradcheck_cli.zoo.store import Line, finished, read_about, texts
+from gradcheck_cli.zoo.store import RECORDS, Line, finished, read_about, texts
 
 _OF_ONE_MODEL = ("show", "heatmap")
 _LINES_ELSEWHERE, _LINES_OF_MORE, _LINES_EACH = 40, 14, 2
@@ -60,7 +60,7 @@ class Results:
         found = FinishedJobs(self.folder, jobs, self.baseline)
         text = f"interrupted after {len(found.lines)} of {counted(len(jobs), 'model')}"
         try:
-            self._write(found, replace(found.report(gates_of(self.options), duration), notes=(text,), interrupted=True))
+            self._write(found, replace(found.report(gates_of(self.options), duration), unfinished=text))
         except GradcheckError as error:
             say(error)
         if self.output.for_people and found.lines:
@@ -116,15 +116,27 @@ class FinishedJobs:
     baseline: Baseline
     shard: bool = False
     lines: dict[str, tuple[Line, ...]] = field(init=False)
+    unfinished: str = ""  # in words, the jobs of a run that have no records
 
     def __post_init__(self) -> None:
         there, _ = finished(self.folder)
         self.lines = {job: there[job] for job in (sorted(there) if self.jobs is None else self.jobs) if job in there}
 
     @classmethod
-    def of_run(cls, folder: str) -> FinishedJobs:
-        """All finished jobs of a run, in its order."""
-        return cls(Path(folder), read_about(Path(folder)).jobs, Baseline())
+    def of_run(cls, folder: Path, baseline: Baseline) -> FinishedJobs:
+        """All finished jobs of a run, in its order; damaged lines of the run are noted."""
+        about, damaged = read_about(folder), finished(folder)[1]
+        if damaged:
+            note(f"{folder / RECORDS}: {counted(damaged, 'damaged line')} left out, to be checked again")
+        found = cls(folder, about.jobs, baseline, bool(about.shard))
+        found.unfinished = about.lacks(len(found.lines))
+        return found
+
+    def tell_unfinished(self) -> None:
+        """Notes that the run is not finished, and the command that goes on with it."""
+        if self.unfinished:
+            folder = str(self.folder)
+            note(f"{shown(folder)}: {self.unfinished}; to go on: gradcheck zoo resume {quoted(folder)}")
 
     @cached_property
     def groups(self) -> list[Group]:

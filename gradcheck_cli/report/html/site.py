@@ -166,10 +166,10 @@ class ReportData:
         """The data of the summary."""
         attention = [m for m in self.models if m.outcome.key not in QUIET]
         outcomes = by_outcome(map(outcome_of, self.report.checks))
-        code = self.report.exit_code
+        code, unfinished = self.report.exit_code, self.report.unfinished
         return {
-            "good": not attention,
-            "title": _title(self.models, attention),
+            "good": not (attention or unfinished),
+            "title": f"Not complete: {name(unfinished)}" if unfinished else _title(self.models, attention),
             "subtitle": f"{totals(self.report)}. Exit code {code}.",
             "outcomes": outcomes,
             "shares": _shares(outcomes),
