@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import rich_click as click
 
@@ -58,7 +58,6 @@ def run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context) 
     """Shows or writes the results, and gives the exit code."""
     from gradcheck_cli.cli.baseline import gates_of
     from gradcheck_cli.cli.output import Output
-    from gradcheck_cli.results.measures import WORDS
     from gradcheck_cli.results.record import Report
 
     form = options.get("output_format", "")
@@ -66,49 +65,64 @@ def run(results: Sequence[str], options: Mapping[str, Any], ctx: click.Context) 
     paths = [kind.convert(path, OUTPUT, ctx) for path in options.get("output", ())]
     output = Output({**options, "report": paths})
     pictured = bool(form and FORMATS[form].pictured) or output.pictures != "none"
-    read, unfinished = _read(results, pictured)
-    checks = _judged(read, options)
-    gates = gates_of(options) if "fail_on" in options else (*gates_of(options), *WORDS)
-    found = Report(
-        checks, (), sum(check.duration_s for check in checks.outcomes), gates, unfinished=unfinished, summed=True
-    )
+    past = _read(results, pictured)
+    checks = _judged(past.checks, options)
+    gates = gates_of(options) if "fail_on" in options else tuple(past.gates)
+    duration = sum(check.duration_s for check in checks.outcomes)
+    found = Report(checks, (), duration, gates, unfinished=past.unfinished, summed=True)
     if not paths:
         output.whole(found)
     output.write_reports(found, form)
     return found.exit_code if options.keys() & {"gate", "fail_on", "select", "ignore", "baseline"} else 0
 
 
-def _read(results: Sequence[str], pictured: bool) -> tuple[Kept, str]:
-    """The records of all files and runs of a zoo, with data of pictures if there will be some, and what was not done."""
+class Past(NamedTuple):
+    """The records of a run that was done, the gates that it had, and a sentence on what it did not do."""
+
+    checks: Kept
+    gates: Collection[str]
+    unfinished: str
+
+
+def _read(results: Sequence[str], pictured: bool) -> Past:
+    """The records of all files and runs of a zoo, with data of pictures if there will be some."""
     from gradcheck_cli.results import joined
+    from gradcheck_cli.results.record import GATES
     from gradcheck_cli.zoo.store import is_run
 
     found = [(_of_run(path, pictured) if is_run(path) else of_file(path)) for path in results]
-    unfinished = [(path, said) for path, (_, said) in zip(results, found, strict=True) if said]
-    said = [f"{shown(path)}: {said}" if len(results) > 1 else said for path, said in unfinished]
-    return joined([checks for checks, _ in found]), "; ".join(said)
+    checks = joined([each.checks for each in found])
+    said = [(path, each.unfinished) for path, each in zip(results, found, strict=True) if each.unfinished]
+    unfinished = "; ".join(f"{shown(path)}: {text}" if len(results) > 1 else text for path, text in said)
+    gates = {gate for each in found for gate in each.gates}
+    gates |= {word for check in checks.outcomes for word in check.at_health}  # of files that do not say their gates
+    return Past(checks, tuple(gate for gate in GATES if gate in gates), unfinished)
 
 
-def _of_run(path: str, pictured: bool) -> tuple[Kept, str]:
-    """The records of a run of a zoo, and what was not done."""
+def _of_run(path: str, pictured: bool) -> Past:
+    """The records of a run of a zoo."""
     from gradcheck_cli.cli.baseline import Baseline
     from gradcheck_cli.cli.zoo.results import FinishedJobs
+    from gradcheck_cli.zoo.store import read_about
 
     found = FinishedJobs.of_run(Path(path), Baseline())
     found.tell_unfinished()
-    return found.records(pictured=pictured), found.unfinished
+    return Past(found.records(pictured=pictured), read_about(Path(path)).fail_on, found.unfinished)
 
 
-def of_file(path: str) -> tuple[Kept, str]:
-    """The records in a file, and a sentence if its run was interrupted, which is noted."""
+def of_file(path: str) -> Past:
+    """The records in a file; an interrupted run is noted.  Lines do not say what fails their run, nor how it ended."""
     from gradcheck_cli.results import put_aside
+    from gradcheck_cli.results.record import OUTCOMES
 
     heads: list[Mapping[str, Any]] = []
     checks = put_aside(path, note, heads.append)
-    if all(head.get("exit_code") != _INTERRUPTED for head in heads):
-        return checks, ""
-    note(f"{path}: the run was interrupted")
-    return checks, "the run was interrupted"
+    interrupted = any(head.get("exit_code") == _INTERRUPTED for head in heads)
+    if interrupted:
+        note(f"{path}: the run was interrupted")
+    kept = (head.get("fail_on") for head in heads)
+    gates = {str(gate) for each in kept if isinstance(each, list) for gate in each}  # none of a run with --exit-zero
+    return Past(checks, gates or OUTCOMES, "the run was interrupted" if interrupted else "")
 
 
 def _judged(checks: Kept, options: Mapping[str, Any]) -> Kept:

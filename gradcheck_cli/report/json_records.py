@@ -12,7 +12,18 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 
 from gradcheck_cli.report.text import Style
-from gradcheck_cli.results.record import BLANK, RECORDED, RUN_SCHEMA, SCHEMA, SEVERITY, Check, Kept, Report, strict
+from gradcheck_cli.results.record import (
+    BLANK,
+    GATES,
+    RECORDED,
+    RUN_SCHEMA,
+    SCHEMA,
+    SEVERITY,
+    Check,
+    Kept,
+    Report,
+    strict,
+)
 from gradcheck_cli.results.typed import Schema, json_type
 
 _NUMBER: Schema = {
@@ -40,7 +51,8 @@ def lines(report: Report, style: Style) -> Iterator[str]:
 
 def document(report: Report, style: Style) -> Iterator[str]:
     """A document of all records with the exit code, record by record: a line for each field of one."""
-    yield f'{{\n  "schema": {_text_of(RUN_SCHEMA)},\n  "exit_code": {report.exit_code},\n  "checks": ['
+    yield f'{{\n  "schema": {_text_of(RUN_SCHEMA)},\n  "exit_code": {report.exit_code},\n'
+    yield f'  "fail_on": {_text_of([*report.fail_on])},\n  "checks": ['
     for number, fields in enumerate(_fields(report.checks)):
         told = ",\n      ".join([f'"{name}": {text}' for name, text in fields.items()])
         yield f"{',' * bool(number)}\n    {{\n      {told}\n    }}"
@@ -71,9 +83,10 @@ def result_schema() -> Schema:
 
 def _run() -> Schema:
     exit_code = {"enum": sorted(SEVERITY), "description": "The exit code of the command."}
+    gates = {"type": "array", "items": {"enum": [*GATES]}, "description": "The outcomes that fail the run: --fail-on."}
     properties = {"exit_code": exit_code, "checks": {"type": "array", "items": {"$ref": "#/definitions/result"}}}
-    run = {"type": "object", "description": "A run of gradcheck.", "properties": properties, "required": [*properties]}
-    return _named(RUN_SCHEMA, run)
+    run = {"type": "object", "description": "A run of gradcheck.", "required": [*properties]}
+    return _named(RUN_SCHEMA, {**run, "properties": {**properties, "fail_on": gates}})
 
 
 def _named(name: str, schema: Schema) -> Schema:

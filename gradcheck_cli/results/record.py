@@ -538,7 +538,8 @@ class Report(Displayed):
 
     def as_json(self) -> dict[str, Any]:
         """The run as `--output-format json` prints it."""
-        return {"schema": RUN_SCHEMA, "exit_code": self.exit_code, "checks": [c.as_json() for c in self.checks]}
+        checks = [c.as_json() for c in self.checks]
+        return {"schema": RUN_SCHEMA, "exit_code": self.exit_code, "fail_on": [*self.fail_on], "checks": checks}
 
 
 def gates_from(words: Iterable[str]) -> tuple[str, ...]:

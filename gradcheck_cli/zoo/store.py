@@ -25,12 +25,12 @@ from gradcheck_cli.errors import VERSION, UsageError, counted, did_you_mean, plu
 from gradcheck_cli.formats.untrusted import content, opened, own_folder
 from gradcheck_cli.results import texts_in
 from gradcheck_cli.results.measures import Severed, Spot
-from gradcheck_cli.results.record import EXIT_CODES, Check, outcome_record
+from gradcheck_cli.results.record import EXIT_CODES, GATES, OUTCOMES, Check, outcome_record
 
 RECORDS, SCHEMA = "results.jsonl", "gradcheck.zoo/1"
 ABOUT, LOCK = "run.json", "lock"
 _KINDS = {"sources": list, "options": dict, "folder": str, "shard": str, "jobs": list, "version": str, "created": str}
-_ADDED = {"shards": list}  # which earlier versions do not write
+_ADDED = {"fail_on": list, "shards": list}  # which earlier versions do not write
 _NAMED = 5  # shards that are named
 _LARGEST = 1 << 30  # bytes of `run.json`
 _ATTEMPTS, _PAUSE = 5, 0.1  # `holder` takes the lock of a run for a moment
@@ -51,6 +51,7 @@ class About:
     jobs: tuple[str, ...] = ()  # names of all jobs
     version: str = VERSION
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    fail_on: tuple[str, ...] = OUTCOMES  # what fails it, without --exit-zero
     shards: tuple[str, ...] = ()  # those that were merged to this run, as 1/4
 
     def lacks(self, done: int) -> str:
@@ -90,7 +91,8 @@ def read_about(folder: Path) -> About:
         texts = all(isinstance(text, str) and "\0" not in text for text in (*about["sources"], *about["jobs"]))
         fit = all(isinstance(about[name], kind) for name, kind in kinds.items())
         shards = all(re.fullmatch(r"[0-9]{1,6}/[0-9]{1,6}", shard) for shard in about.get("shards", ()))
-        if told["schema"] != SCHEMA or not (texts and fit and shards):
+        gates = all(gate in GATES for gate in about.get("fail_on", ()))
+        if told["schema"] != SCHEMA or not (texts and fit and shards and gates):
             raise ValueError
         return About(**{name: _as_kept(value) for name, value in about.items()})
     except (FileNotFoundError, NotADirectoryError):
@@ -299,8 +301,16 @@ def merged(folders: Sequence[Path], target: Path) -> About:
     options = {name: value for name, value in abouts[0].options.items() if name != "shard"}
     sources = dict.fromkeys(source for about in abouts for source in about.sources)
     names = tuple(sorted({job for about in abouts for job in about.jobs}))
-    shards = _shards(abouts)
-    about = replace(abouts[0], sources=tuple(sources), options=options, shard="", jobs=names, shards=shards)
+    shards, gates = _shards(abouts), {gate for about in abouts for gate in about.fail_on}
+    about = replace(
+        abouts[0],
+        sources=tuple(sources),
+        options=options,
+        shard="",
+        jobs=names,
+        shards=shards,
+        fail_on=tuple(gate for gate in GATES if gate in gates),
+    )
     if os.path.lexists(target):
         raise UsageError(f"{target} is there already; runs are put into a new folder")
     new = target.with_name(f".{target.name}.{secrets.token_hex(4)}")

@@ -78,6 +78,26 @@ def test_the_verdict_counts_where_it_is_asked_for(
     assert gradcheck("report", results, *options).code == code
 
 
+def test_a_report_has_the_gates_of_its_run(gradcheck: Command, folder: Path) -> None:
+    """The gates are kept in .json; lines have the default.  --exit-zero is of that command alone."""
+    cases = {
+        "log.onnx": (("--fail-on", "-inconclusive"), 0, "fail, unsupported, severed, forward", 0),
+        "mlp.onnx": ((), 0, "fail, inconclusive, unsupported, severed, forward", 0),
+        SPEC: (("--exit-zero",), 0, "fail, inconclusive, unsupported, severed, forward", 1),
+        "conv.onnx": (("--fail-on", "dead"), 0, "fail, inconclusive, unsupported, severed, forward, dead", 0),
+    }
+    for model, (options, code, gates, later) in cases.items():
+        assert gradcheck(model, *options, "--report", "r.json", "--report", "r.jsonl").code == code
+        assert gradcheck("report", "r.json", "--gate", "-o", "r.html", "-o", "again.json").code == later
+        assert f"<dt>Fails the run</dt><dd>{gates}</dd>" in (folder / "r.html").read_text()
+        assert json.loads((folder / "again.json").read_text())["fail_on"] == gates.split(", ")
+    gradcheck("log.onnx", "--fail-on", "-inconclusive", "--report", "r.json", "--report", "r.jsonl")
+    assert gradcheck("report", "r.jsonl", "--gate").code == 3
+    assert gradcheck("mlp.onnx", "--report", "mlp.json").code == 0
+    assert gradcheck("report", "r.json", "mlp.json", "--gate").code == 3
+    assert gradcheck("report", "r.json", "--fail-on", "inconclusive").code == 3
+
+
 def test_the_report_of_an_interrupted_run_passes_no_gate(gradcheck: Command, folder: Path) -> None:
     assert gradcheck("mlp.onnx", "--report", "r.json").code == 0
     text = (folder / "r.json").read_text().replace('"exit_code": 0', '"exit_code": 130')

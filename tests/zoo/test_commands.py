@@ -222,6 +222,17 @@ def test_shards_that_are_merged_one_after_another_are_all_there(zoo: Command):
     assert zoo("report", "two", "--gate")[0::2] == (0, "")
 
 
+def test_a_run_keeps_its_gates(zoo: Command, folder: Path):
+    (folder / "gradcheck.toml").write_text('fail_on = ["-inconclusive"]\n')
+    assert zoo("models/sub", "--run", "lenient").code == zoo("resume", "lenient").code == 0
+    assert zoo("models/sub", "--run", "strict", "--fail-on", "inconclusive").code == 3
+    assert [zoo("report", run, "--gate").code for run in ("lenient", "strict")] == [0, 3]
+    assert zoo("report", "lenient", "strict", "--gate").code == 3
+    zoo("merge", "lenient", "strict", "-o", "both")
+    assert zoo("report", "both", "--gate").code == 3
+    assert zoo("report", "both", "--fail-on", "-inconclusive").code == 0
+
+
 def test_a_damaged_line_is_noted_wherever_results_are_shown(zoo: Command):
     zoo("models/sub", "--run", "run")
     shutil.copytree("run", "damaged")

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,7 @@ def test_a_place_that_cannot_be_written_is_one_error(tmp_path: Path):
 
 def test_what_a_run_is_about_comes_back(tmp_path: Path):
     about = About(("models", "s3://a/b"), {"seed": 1, "rtol": ("1e-6",), "timeout": 60.0}, "/tmp", "1/2", ("a", "b\n"))
+    about = replace(about, fail_on=("fail", "dead"), shards=("1/3", "2/3"))
     write_about(tmp_path, about)
     assert read_about(tmp_path) == about
     assert sorted(os.listdir(tmp_path)) == ["run.json"]

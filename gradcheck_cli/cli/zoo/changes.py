@@ -72,7 +72,7 @@ def _checks(path: str) -> Sequence[Check]:
         found = FinishedJobs.of_run(Path(path), Baseline())
         found.tell_unfinished()
         return found.outcomes
-    return of_file(path)[0].outcomes
+    return of_file(path).checks.outcomes
 
 
 def _text(changes: Sequence[Change], total: int, style: Style, most: int) -> str:

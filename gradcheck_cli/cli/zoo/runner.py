@@ -90,7 +90,8 @@ def _ran(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: cl
         if folder.parts[-3:-1] == Path(HOME).parts:
             with suppress(OSError):
                 hide_from_git(folder.parent.parent)
-        write_about(folder, About(tuple(sources), kept, os.getcwd(), part, jobs))
+        gates = gates_of({**options, "exit_zero": False})
+        write_about(folder, About(tuple(sources), kept, os.getcwd(), part, jobs, fail_on=gates))
         return ZooRun(wanted, store, given, options, ctx).run()
 
 
