@@ -13,7 +13,7 @@ reads the rows, the cotangents of collected rows, and the states of each iterati
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,7 +48,7 @@ from gradcheck_cli.export.inner import (
     zeros,
 )
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType
-from gradcheck_cli.op import Op, Ops, composite, table
+from gradcheck_cli.op import Op, Ops, table
 from gradcheck_cli.ops import subgraphs
 from gradcheck_cli.ops.recurrent import Cell, RecurrentLayer, affine, part, recurrent
 
@@ -489,11 +489,8 @@ IF = Op("If", run_kept, if_vjp, many=True)
 LOOP = Op("Loop", run_kept, loop_vjp, many=True)
 SCAN = Op("Scan", run_kept, scan_vjp, many=True)
 SCANNED = recurrent(Scanned)
-_NODES = [
-    composite("If", if_),
-    composite("Loop", loop, containers=subgraphs.loop),
-    composite("Scan", scan, containers=subgraphs.scan),
-]
+_KERNELS: Mapping[str, Callable[..., Any]] = {"If": if_, "Loop": loop, "Scan": scan}
+_NODES = [replace(op, forward=_KERNELS[op.name]) for op in subgraphs.CONTROL_FLOW]
 
 
 def in_order(graph: Graph, own: Collection[tuple[str, ...]]) -> Graph:

@@ -34,7 +34,7 @@ from gradcheck_cli.points.dims import (
     sizes_in,
     symbol,
 )
-from gradcheck_cli.points.sizes import SIZES, Failure, Search
+from gradcheck_cli.points.sizes import Failure, Search
 from gradcheck_cli.points.targets import is_float
 from gradcheck_cli.points.test_data import Expected, Shipped, shipped_with
 from gradcheck_cli.results.record import only_size
@@ -44,6 +44,8 @@ DEFAULT = (-1.0, 1.0)
 _LARGEST = (1 << 31) - 1  # integer that is drawn
 _POSITIVE = (0.0, np.inf)
 MAGNITUDES = (1.0, 0.1, 10.0)  # of what is drawn, point by point
+_REDRAWS = 8  # of integers at which outputs are empty: a number of steps may be 0
+_SEARCHES = 4  # for sizes, each with other integers
 ELSEWHERE = ((0.1, 1.0), (-0.1, 0.1), (1.1, 3.0))  # where a model may be finite that is not where it was tried
 
 
@@ -74,9 +76,12 @@ def _scales(low: float, high: float, magnitude: float, limits: Sequence[float]) 
 
 
 def integer_range(
-    graph: Graph, name: str, ops: Ops, shape: Sequence[int], dims: Mapping[str, int] | None = None
+    graph: Graph, name: str, ops: Ops, shape: Sequence[int], dims: Mapping[str, int] | None = None, again: int = 0
 ) -> tuple[int, int]:
-    """The integers, both ends included, that an integer or boolean input may take; `dims` are sizes of open dimensions."""
+    """The integers, both ends included, that an integer or boolean input may take; `dims` are sizes of open dimensions.
+
+    Where nothing bounds them they are larger in each draw `again`.
+    """
     sizes = dims or {}
     if "mask" in name.lower():
         return 1, 1
@@ -93,7 +98,7 @@ def integer_range(
         equal.extend(_compared_with(graph, node, index))
     if highs:
         return 0, max(0, min(highs))
-    return (equal[0], equal[0]) if equal and len(shape) <= 1 else (0, 1)
+    return (equal[0], equal[0]) if equal and len(shape) <= 1 else (again, again + 1)
 
 
 def consumers(graph: Graph, name: str, ops: Ops) -> Iterator[tuple[Node, int]]:
@@ -261,12 +266,9 @@ def find_point(
     shipped, known = _known(source, settings, dims or {})
     ready, needed = shipped.at(index), graph.needed_for(targets)
     trials = _Trials(source, settings, ops, targets, index, ready, known, beside, on, ends)
-    search = Search(roles(graph, ops), known, trials.attempt)
-    chosen = search.run()
+    search, chosen = trials.searched()
     if chosen is None or trials.ran is None:
-        drawn = [n for n in graph.free_inputs if n in needed and n not in ready and not _given(settings, n)]
-        last = search.failure.error if search.failure is not None else None
-        raise _no_point(graph, known, last, [n for n in drawn if not is_float(graph, n)])
+        raise _no_point(graph, known, search, trials.integers)
     tape, feeds = trials.ran
     check_traced({name: var.shape for name, var in tape.named.items()}, settings)
     order = {k: i for i, k in enumerate(open_dims(graph))}
@@ -301,11 +303,34 @@ class _Trials:
         self.needed = source.graph.needed_for(targets)
         self.open = not set(open_dims(source.graph)) <= set(known)
         self.ran: tuple[Tape, Mapping[str, Any]] | None = None
+        held = {*ready, *source.values_at.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
+        drawn = [n for n in self.graph.free_inputs if n in self.needed and n not in held]
+        self.integers = [n for n in drawn if not is_float(self.graph, n)]
+        self.draw, self.left = 0, _REDRAWS if self.integers else 0
+
+    def searched(self) -> tuple[Search, Mapping[str, int] | None]:
+        """A search for sizes and those that it found; other integers are drawn where the model runs at none."""
+        each = roles(self.graph, self.ops)
+        for _ in range(_SEARCHES):
+            search = Search(each, self.known, self.attempt)
+            chosen = search.run()
+            failed = search.failure is not None and isinstance(search.failure.error, ModelError)
+            if chosen is not None or not (failed and self.integers):
+                break
+            self.draw += 1
+        return search, chosen
 
     def attempt(self, sizes: Mapping[str, int]) -> Failure | None:
-        """Runs the model once; its failure, None if it ran.  Memory of a failed run is released."""
+        """Runs the model; its failure, None if it ran.  Memory of a failed run is released.
+
+        Integers at which an end is empty are drawn again, a few times in all.
+        """
         try:
             failure = self._run(sizes)
+            while failure is not None and failure.error is None and self.left:
+                self.left -= 1
+                self.draw += 1
+                failure = self._run(sizes)
         except MemoryError as error:  # before there are nodes
             if not self.open:
                 raise
@@ -316,12 +341,12 @@ class _Trials:
 
     def _run(self, sizes: Mapping[str, int]) -> Failure | None:
         graph, settings = self.graph, self.settings
-        drawn = draw(self.source, settings, self.ops, sizes, self.index, self.ready, self.needed)
+        drawn = draw(self.source, settings, self.ops, sizes, self.index, self.ready, self.needed, self.draw)
         feeds = as_computed(graph, drawn, settings, self.ops, self.known)
         run_in, targets = settings.run_in, self.targets
         how: Any = {"ops": self.ops, "dtype": run_in, "seed": settings.seed, "on": self.on}
         tape = trace(graph, feeds, targets=targets, lenient=True, halting=True, **how)
-        failure = failure_of(graph, tape, self.ends, self.open)
+        failure = failure_of(graph, tape, self.ends, self.open or bool(self.left))
         if failure is None and self.open and self.beside is not None:
             failure = self.beside(feeds)
         if failure is None:
@@ -379,20 +404,26 @@ def draw(
     index: int,
     shipped: Mapping[str, Any],
     needed: Collection[str],
+    again: int = 0,
 ) -> dict[str, Any]:
-    """Values of the inputs needed and of all tensors fed: given values first, then initial, shipped and random ones."""
+    """Values of the inputs needed and of all tensors fed: given values first, then initial, shipped and random ones.
+
+    Integers are other ones in each draw `again`.
+    """
     graph = source.graph
     feeds = {**shipped, **source.values_at.get(index, {}), **dict(_initialized(source, settings))}
     for name in graph.inputs:
         if name in needed and name not in (*graph.constants, *feeds) and not _given(settings, name):
-            feeds[name] = draw_input(source, settings, ops, name, dims, index)
+            feeds[name] = draw_input(source, settings, ops, name, dims, index, again)
     for given in (settings.x_init_value, settings.extra_feed_dict):
         feeds.update((name, _as_declared(graph, name, value, settings, dims)) for name, value in given.items())
     return {n: in_its_dtype(graph, n, v) for n, v in feeds.items()} if settings.run_in == "model" else feeds
 
 
-def draw_input(source: Source, settings: Settings, ops: Ops, name: str, dims: Mapping[str, int], index: int) -> Array:
-    """Random values for one input; the draw depends on seed, point and name alone.
+def draw_input(
+    source: Source, settings: Settings, ops: Ops, name: str, dims: Mapping[str, int], index: int, again: int = 0
+) -> Array:
+    """Random values for one input; the draw depends on seed, point and name alone, that of integers on `again` too.
 
     Where nobody gave a range, further points have other magnitudes.
     """
@@ -413,7 +444,8 @@ def draw_input(source: Source, settings: Settings, ops: Ops, name: str, dims: Ma
         return values + 1j * rng.uniform(low, high, shape) if dtype.kind == "c" else values
     if dtype.name.startswith("float"):  # of 8 bits or less: each of them has numbers in this range
         return rng.uniform(*(low_high or (0.5, 2.0)), shape).astype(dtype)
-    low, high = low_high or integer_range(source.graph, name, ops, shape, dims)
+    low, high = low_high or integer_range(source.graph, name, ops, shape, dims, again)
+    rng = np.random.default_rng([settings.seed, index, zlib.crc32(name.encode()), again]) if again else rng
     return rng.integers(int(low), int(high) + 1, shape).astype(dtype)
 
 
@@ -440,25 +472,23 @@ def _expected(
     return Expected(graph, shipped.folder, shipped.outputs, again)
 
 
-def _no_point(
-    graph: Graph, known: Mapping[str, int], last: GradcheckError | None, drawn: Sequence[str]
-) -> GradcheckError:
+def _no_point(graph: Graph, known: Mapping[str, int], search: Search, drawn: Sequence[str]) -> GradcheckError:
     """The error for a model that does not run; `drawn` are integers that nobody gave, such as shapes and axes."""
-    free = [k for k in open_dims(graph) if k not in known]
+    free, last = [k for k in open_dims(graph) if k not in known], search.failure.error if search.failure else None
+    feeds = "  ".join(f"--feed {shown(n)}=..." for n in drawn)
     if not free and drawn and isinstance(last, ModelError):
-        feeds = "  ".join(f"--feed {shown(n)}=..." for n in drawn)
         return UsageError(f"the model does not run at random values of what nobody gave.  Give it: {feeds}\n{last}")
     if not free or isinstance(last, LimitError):
         return last or UsageError("the outputs are empty: there is nothing to differentiate")
     name = next(n for n in graph.free_inputs if any(not isinstance(d, int) for d in graph.types[n].shape or ()))
     shape = graph.types[name].shape or ()
-    example = ",".join(str(d) if isinstance(d, int) else "1" if a == 0 else "32" for a, d in enumerate(shape))
-    known_as = ", ".join(map(shown, free))
+    known_as, sizes = ", ".join(map(shown, free)), [n for each in search.tried for n in each.values()]
     dims = " ".join(f"--dim {shown(k)}={1 if i == 0 else 32}" for i, k in enumerate(free))
+    more = f"  or, as they were drawn: {feeds}" if drawn else ""
     why = f"\nThe last attempt said: {last}" if last else ""
     return UsageError(
         f"no size of {known_as} in {TensorType(None, shape).__str__().rsplit(' ', 1)[0]} makes {name!r} run "
-        f"(tried 1 ... {max(SIZES)}).  Give them: --x-shape {shown(name)}:{example}  or  {dims}{why}"
+        f"(tried {min(sizes)} ... {max(sizes)}).  Give them: {dims}{more}{why}"
     )
 
 

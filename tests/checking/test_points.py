@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from gradcheck_cli.report.full import section
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import Settings
+from tests.export.open_models import Open, written
 
 FLOAT = np.dtype(np.float32)
 W = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
@@ -214,6 +216,38 @@ def test_where_no_float_input_leads_there_advice_is_to_feed_what_does():
     assert message.endswith("It follows from 'i'. Give other values: --feed i=...")
     message = check(inputs("l = Log none", "y = Add x l", x=FLOATS, i=INTEGERS)).message
     assert message.endswith("It follows from the model's own constants alone, whatever the inputs are.")
+
+
+DRAWN_AGAIN = {
+    "steps of a loop": """g (float[{B}, 2] x, int64 {n}) => (float[S, {B}, 2] y) {{
+        yes = Constant <value = bool {{1}}> ()
+        last, y = Loop ({n}, yes, x) <body = b (int64 i, bool c, float[{B}, 2] h)
+                                      => (bool go, float[{B}, 2] next, float[{B}, 2] row) {{
+          go = Identity (c)  next = Sin (h)  row = Cos (next) }}> }}""",
+    "one less than a length": """g (float[{B}, 1] x, int64 {n}) => (float[{B}, S] y) {{
+        zero = Constant <value = int64 {{0}}> ()  one = Constant <value = int64 {{1}}> ()  less = Sub ({n}, one)
+        r = Range (zero, less, one)  f = Cast <to = 1> (r)  p = Mul (x, f)  y = Cos (p) }}""",
+    "copies": "g (float[{B}, 2] x, int64[2] {n}) => (float[R, S] y) {{ h = Tile (x, {n})  y = Sin (h) }}",
+    "a sequence of half a length": """g (float[{B}, 2] x, int64 {n}) => (float[M, 2] y) {{
+        two = Constant <value = int64 {{2}}> ()  half = Div ({n}, two)  yes = Constant <value = bool {{1}}> ()
+        none = SequenceEmpty <dtype = 1> ()
+        last, s = Loop (half, yes, x, none) <
+          body = b (int64 i, bool c, float[{B}, 2] h, seq(float[{B}, 2]) t)
+                 => (bool go, float[{B}, 2] next, seq(float[{B}, 2]) more) {{
+            go = Identity (c)  next = Sin (h)  more = SequenceInsert (t, next) }}>
+        y = ConcatFromSequence <axis = 0> (s) }}""",
+}
+
+
+@pytest.mark.parametrize("batch", ["B", "3"])
+@pytest.mark.parametrize("name", ["n", "steps", "num_steps", "T", "k", "trip"])
+@pytest.mark.parametrize("kind", DRAWN_AGAIN)
+def test_integers_that_leave_nothing_are_drawn_again(kind: str, name: str, batch: str, tmp_path: Path):
+    model = Open("", DRAWN_AGAIN[kind].format(n=name, B=batch), ()).load(tmp_path)
+    [record] = gc.check(model).checks
+    assert (record.status, 0 in record.y_shape) == ("pass", False), record.message
+    if kind in ("steps of a loop", "copies"):  # a file holds these for every number
+        written(model, tmp_path / "file.onnx")
 
 
 def test_values_that_were_given_are_never_replaced():

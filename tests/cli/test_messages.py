@@ -36,7 +36,7 @@ MESSAGES = [  # exit code, command line, everything on stderr
     ]),
     (2, "sized.onnx", [
         "error GC201: no size of N, H, W in [N,3,H,W] makes 'image' run (tried 1 ... 224).  Give them: "
-        "--x-shape image:1,3,32,32  or  --dim N=1 --dim H=32 --dim W=32",
+        "--dim N=1 --dim H=32 --dim W=32",
         "The last attempt said: node 0 Reshape 'y': cannot reshape ...",
     ]),
     (2, "conv.onnx --x-shape image:1,4,8,8", [
