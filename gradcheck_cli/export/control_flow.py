@@ -110,7 +110,13 @@ class _Branch:
 def loop_vjp(
     cts: Cts, ans: Cts, trips: Var | None, condition: Var | None, *operands: Var, kept: KeptNode
 ) -> tuple[Var | None, ...]:
-    """A Scan over the iterations that ran; the number of the iteration is a row."""
+    """A Scan over the iterations that ran; the number of the iteration is a row.
+
+    A loop that never runs hands its states on: its body need not run at all.
+    """
+    if any(x is not None and _never_holds(x) for x in (trips, condition)):
+        passed = len(kept.known.attrs["body"].inputs) - 2
+        return (None, None, *cts[:passed], *(None for _ in operands[passed:]))
     number, going, *names = kept.known.attrs["body"].inputs
     states, around = operands[: len(names)], operands[len(names) :]
     tape, made = next((y.tape, y.name) for y in ans if y is not None)
@@ -132,6 +138,11 @@ def loop_vjp(
     before = _before(backward, cts, states, around)
     found = _scanned(tape, graph, before, read)
     return (None, None, *_by_operand(backward, found, states, around))
+
+
+def _never_holds(x: Var) -> bool:
+    """True for a number of iterations, or a condition, that is 0 at all values of the inputs."""
+    return x.name not in varying(x.tape).values and not np.any(x.value > 0)
 
 
 def scan_vjp(cts: Cts, ans: Cts, *operands: Var, kept: KeptNode) -> tuple[Var | None, ...]:
@@ -182,10 +193,10 @@ def _by_operand(
 def _scanned(tape: Tape, graph: Graph, before: Sequence[Var], rows: Sequence[Var]) -> Sequence[Var]:
     """The final states of a Scan over rows, the last one first.
 
-    If there may be no rows, an If skips the Scan, since runtimes refuse one without rows.
+    If there may be no rows, at other values or sizes, an If skips the Scan, since runtimes refuse one without rows.
     """
     attrs = {"body": graph, "num_scan_inputs": len(rows), **_turned("input", [(0, 0)] * len(rows))}
-    if len(rows[0].value) and rows[0].name not in varying(tape).shapes:
+    if len(rows[0].value) and not tape.general and rows[0].name not in varying(tape).shapes:
         return keep(tape, SCAN, [*before, *rows], attrs, count=len(before))
     some, none = (InnerTape(tape, name, f"{name} of {tape.place.inside}") for name in ("rows", "no_rows"))
     known = some.read([x.name for x in (*before, *rows)] + list(graph.captures))

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.export.gradient_graph import Written, graph_of
 from gradcheck_cli.export.parameters import held_once, rows_apart
-from gradcheck_cli.export.proof import Runtime, proven, reference, require_rows, require_runs, sample
+from gradcheck_cli.export.proof import Runtime, not_run, proven, reference, require_rows, require_runs, sample
 from gradcheck_cli.formats import companion_files, is_spec
 from gradcheck_cli.graph import Array, FreshNames, Graph
 from gradcheck_cli.model import Model
@@ -146,6 +146,7 @@ def export(
     def proof(data: bytes) -> None:
         assert runtime is not None
         notes.append(require_runs(data, made.graph, model.graph, values, model.ops, runtime))
+        notes.extend(not_run(data, model, made, feeds, runtime))
 
     least = max(LOWEST, model.source.opset.get("", 0))
     write(made.graph, path, least=least, original=original, proof=proof if values and not per_sample else None)

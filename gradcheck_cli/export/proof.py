@@ -135,9 +135,12 @@ def _right_at(model: Model, made: Written, feeds: Mapping[str, Any], sizes: Mapp
 
 def _not_right(model: Model, made: Written, run: Run) -> str:
     """The note on sizes at which a file is wrong."""
+    return f"not right at {_sizes(model, made, run)}, where shapes follow otherwise than at larger sizes"
+
+
+def _sizes(model: Model, made: Written, run: Run) -> str:
     there = sizes_in(model.graph, {n: x.shape for n, x in _arrays(run, model.graph.inputs).items()})
-    sizes = ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
-    return f"not right at {sizes}, where shapes follow otherwise than at larger sizes"
+    return ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
 
 
 def _wrong(made: Written, run: Run) -> UnsupportedError:
@@ -217,7 +220,7 @@ def require_runs(data: bytes, graph: Graph, own: Graph, values: Mapping[str, Arr
     """
     if {*graph.free_inputs, *graph.outputs} - {*values}:
         return ""
-    given = {n: np.asarray(values[n], graph.types[n].dtype) for n in graph.inputs if n in values}
+    given = _given(graph, values)
     found = runtime.answers(data, given, graph.outputs)
     if isinstance(found, str):
         if not _runs_alone(own, given, runtime):
@@ -231,6 +234,27 @@ def require_runs(data: bytes, graph: Graph, own: Graph, values: Mapping[str, Arr
         return ""
     away = f"{shown(far)} of a run in onnxruntime is {off[far]:.0e} of its largest entry away from that in float64"
     return f"{away}: {_explained(data, graph, own, given, ops, runtime)}"
+
+
+def not_run(data: bytes, model: Model, made: Written, feeds: Mapping[str, Any], runtime: Runtime) -> Iterator[str]:
+    """A note on small sizes at which another runtime runs the model but not the file: a loop may have no iterations."""
+    graph, fixed = made.graph, {**model.dims, **made.trials.fixed}
+    for size in (1, 0) if made.open_dims and any(any(node.subgraphs) for node in graph.nodes) else ():
+        run = run_of(
+            model, made, Settings(dims={**fixed, **dict.fromkeys(made.open_dims, size)}, extra_feed_dict=feeds)
+        )
+        if run is None or {*graph.free_inputs} - {*run}:
+            continue
+        given = _given(graph, run)
+        found = runtime.answers(data, given, graph.outputs)
+        if isinstance(found, str) and _runs_alone(model.graph, given, runtime):
+            yield f"onnxruntime runs the model at {_sizes(model, made, run)}, but not this file: {found}"
+            return
+
+
+def _given(graph: Graph, values: Mapping[str, Any]) -> dict[str, Array]:
+    """Values of the inputs, in the types of the file."""
+    return {n: np.asarray(values[n], graph.types[n].dtype) for n in graph.inputs if n in values}
 
 
 def _explained(data: bytes, graph: Graph, own: Graph, given: Mapping[str, Array], ops: Ops, runtime: Runtime) -> str:

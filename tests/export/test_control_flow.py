@@ -20,8 +20,10 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.export.control_flow import for_files
+from gradcheck_cli.export.derivatives import derivatives, export
 from gradcheck_cli.graph import Graph, is_inexact
 from gradcheck_cli.ops import OPS
+from tests.export.open_models import PLAIN
 from tests.ops.case import Case
 from tests.ops.cases.control_flow import CASES as CONTROL_FLOW
 from tests.ops.cases.recurrent import CASES as RECURRENT
@@ -469,6 +471,52 @@ def test_gradients_of_layers_are_those_of_pytorch_for_any_number_of_steps(op: st
         for x, found in zip(operands, run(opened, feeds), strict=True):
             assert x.grad is not None
             np.testing.assert_allclose(found, x.grad.numpy(), rtol=0, atol=3e-5 * float(x.grad.abs().max()))
+
+
+STATES = """g (double[{T}, 3] x, double[3] start) => (double[3] y) {{
+  yes = Constant <value = bool {{1}}> ()  {before}
+  sizes = Shape (x)  zero = Constant <value = int64 {{0}}> ()  one = Constant <value = int64 {{1}}> ()
+  rows = Gather (sizes, zero)  less = Sub (rows, one)
+  y = Loop ({count}, yes, h) <body = b (int64 i, bool c, double[3] s) => (bool go, double[3] next) {{
+    go = Identity (c)  j = Add (i, {first})  row = Gather (x, j)  a = Add (s, row)  next = Tanh (a) }}>
+}}"""
+CHAINS = {  # where the states begin, and the sizes of T, at the first of which there is no iteration
+    "all rows": ({"before": "h = Identity (start)", "count": "rows", "first": "zero"}, (0, 1, 2, 6)),
+    "all rows but the first": ({"before": "zero_ = Constant <value = int64 {0}> () r = Gather (x, zero_) "
+                                          "h = Add (r, start)", "count": "less", "first": "one"}, (1, 2, 6)),
+}  # fmt: skip
+
+
+def chain(kind: str, x: Any, start: Any) -> tuple[Any, Any]:
+    """Slopes of the sum of the last state of a chain by the rows and the first state, by hand."""
+    rows, h = (x, start) if kind == "all rows" else (x[1:], x[0] + start)
+    slopes = []
+    for row in rows:
+        h = np.tanh(h + row)
+        slopes.append(1 - h * h)
+    by = [np.prod(slopes[i:], axis=0) for i in range(len(slopes))]
+    last = np.prod([np.ones_like(h), *slopes], axis=0)
+    return np.array(by if kind == "all rows" else [last, *by]).reshape(x.shape), last
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("order", ["gradient", "jvp", "hvp"])
+@pytest.mark.parametrize("kind", CHAINS)
+def test_files_run_where_a_loop_has_no_iterations(kind: str, order: Any, fixed: bool, tmp_path: Path):
+    """Slopes by hand; products with a vector are their derivatives by a complex step."""
+    how, sizes = CHAINS[kind]
+    model = load(STATES.format(T=sizes[0] if fixed else "T", **how), tmp_path / "m.onnx")
+    added = derivatives(model, order, ["x", "start"], ["y"], "ones", {**PLAIN, "zeros": True})
+    export(model, tmp_path / "g.onnx", [*added.results.values()], {})
+    opened = session(tmp_path / "g.onnx")
+    for steps in sizes[:1] if fixed else sizes:
+        x, start, v, w = numbers(steps, steps, 3), numbers(8, 3), numbers(9, steps, 3), numbers(10, 3)
+        by = chain(kind, x, start)
+        turned = [each.imag / 1e-30 for each in chain(kind, x + 1e-30j * v, start + 1e-30j * w)]
+        wanted = {"gradient": by, "jvp": [(by[0] * v).sum(0) + by[1] * w], "hvp": turned}[order]
+        given = {"x": x, "start": start, "x_tangent": v, "x_vector": v, "start_tangent": w, "start_vector": w}
+        for one, other in zip(run(opened, given), wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
 
 
 # What a file cannot hold

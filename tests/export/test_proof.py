@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -159,6 +160,38 @@ def test_added_nodes_that_a_runtime_computes_otherwise_refuse_the_file(tmp_path:
     assert run_elsewhere(tmp_path / "m.onnx", OPEN, "nothing") == ""
     with pytest.raises(UnsupportedError, match=r"onnxruntime would not compute node \d+ Mul .* as ONNX defines it"):
         run_elsewhere(tmp_path / "m.onnx", OPEN, "added")
+
+
+LAST = """m (float[T,3] x) => (float[3] y) {
+    yes = Constant <value = bool {1}> ()  zero = Constant <value = int64 {0}> ()  one = Constant <value = int64 {1}> ()
+    sizes = Shape (x)  rows = Gather (sizes, zero)  less = Sub (rows, one)  first = Gather (x, zero)
+    y = Loop (less, yes, first) <body = b (int64 i, bool c, float[3] h) => (bool go, float[3] next) {
+      go = Identity (c)  j = Add (i, one)  row = Gather (x, j)  a = Add (h, row)  next = Tanh (a) }>
+}"""
+
+
+class NoRows(GraphRuns):
+    """A runtime that runs no gradient of as many rows as it is made with."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def answers(self, data: bytes, feeds: Any, outputs: Any) -> Any:
+        return (
+            "no rows" if len(feeds["x"]) == self.rows and outputs != ("y",) else super().answers(data, feeds, outputs)
+        )
+
+
+@pytest.mark.parametrize(("rows", "told"), [(1, "T=1"), (0, ""), (9999, "")])
+def test_sizes_at_which_a_runtime_runs_the_model_alone_are_told(rows: int, told: str, tmp_path: Path) -> None:
+    """The model does not run without any row."""
+    pytest.importorskip("onnxruntime")
+    onnx.save(onnx.parser.parse_model(HEAD + LAST), tmp_path / "m.onnx")
+    model = gc.load(tmp_path / "m.onnx")
+    [dx] = gc.gradients(model["y"], model["x"])
+    assert dx is not None
+    notes = export(model, tmp_path / "g.onnx", ["y", dx.name], {}, runtime=NoRows(rows)).notes
+    assert list(notes) == ([f"onnxruntime runs the model at {told}, but not this file: no rows"] if told else [])
 
 
 PROVEN: dict[str, str] = {
