@@ -27,7 +27,7 @@ SIZES = (5, 3, 8, 7, 16, 4, 2, 32, 64, 128, 224)  # of neither batches nor image
 SIGNALS = (1024, 16384)  # and of what is convolved along one axis
 IMAGES = ((32, 40), (32, 48), (32, 64), (32, 32), (64, 72), (64, 64), (224, 224))  # height and width
 SMALL_IMAGES = ((16, 24), (16, 16), (8, 8))
-MOST = 24  # trial runs
+MOST = 32  # trial runs
 _STATED = 8  # of them, at most, that follow what failures state
 _KEPT = 4  # that are kept for sizes of 1
 _OWN = 6  # sizes that dimensions get at first, each another
@@ -173,7 +173,7 @@ class Search(Struct):
     def _others(self, start: Sizes) -> Iterator[Sizes]:
         """Sizes to try instead of those that a search starts from."""
         yield from self._following()
-        for candidate in chain(self._growing(), self._spanned()):
+        for candidate in chain(self._growing(), self._spanned(), self._many()):
             before = self.best
             yield candidate
             if self.best is not before:
@@ -291,6 +291,12 @@ class Search(Struct):
             if self.left > _KEPT:
                 self.grown = tuple(self._blamed(self.roles.others))
                 yield {**self.best, **dict.fromkeys(self.grown, size)}
+
+    def _many(self) -> Iterator[Sizes]:
+        """More entries of what looks like a batch and leads to the failure, as values that are given may ask for."""
+        for size in sorted(SIZES)[1:]:
+            if self.left > _KEPT and (batches := self._leading(self.roles.batches)):
+                yield {**self.best, **dict.fromkeys(batches, size)}
 
     def _least(self, start: Sizes) -> Iterator[Sizes]:
         """Batches of 1, and as a last resort sizes of 1."""

@@ -178,6 +178,26 @@ def test_no_more_than_so_many_trial_runs_and_none_twice():
     assert min(tried[-1].values()) == 1
 
 
+ENOUGH: dict[str, tuple[str, dict[str, Any], int]] = {
+    "indices": ("(float[{N}] x, int64[M] i) => (float[M] y) { y = Gather <axis = 0> (x, i) }", {"i": [5, 1]}, 6),
+    "two of them": ("(float[{N}, 3] x, int64[2, E] e) => (float[E, 3] y) { first = Constant <value_ints = [0]> () "
+                    "a = Gather <axis = 0> (x, e)  y = ReduceSum <keepdims = 0> (a, first) }",
+                    {"e": [[0, 1, 60], [1, 2, 0]]}, 61),
+    "the largest ones": ("(float[{N}] x, int64[1] k) => (float[K] y) { y, i = TopK <axis = 0> (x, k) }", {"k": [3]}, 3),
+    "a part": ("(float[{N}, F] x, int64[1] k) => (float[{N}, F] y) { h, i = TopK <axis = 0> (x, k)  s = ReduceSum (h) "
+               "y = Mul (x, s) }", {"k": [9]}, 9),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dim", ["N", "batch", "atoms"])
+@pytest.mark.parametrize("name", ENOUGH)
+def test_there_are_as_many_entries_as_values_that_are_given_ask_for(name: str, dim: str, tmp_path: Path):
+    text, feeds, least = ENOUGH[name]
+    model = load(tmp_path, f"g {text.replace('{N}', dim)}")
+    found = checked(model, extra_feed_dict={n: np.array(v, np.int64) for n, v in feeds.items()})
+    assert (found.status, found.dims[dim] >= least) == ("pass", True), found.message
+
+
 def test_a_model_that_runs_at_no_size_says_what_was_tried(tmp_path: Path):
     text = "g (float[N, S] x) => (float[N, S] y) <float[2, 3] A, float[2, 2] B> { a = Add (x, A) y = MatMul (a, B) }"
     model = load(tmp_path, text.replace("A,", "A = {1, 2, 3, 4, 5, 6},").replace("B>", "B = {1, 2, 3, 4}>"))
