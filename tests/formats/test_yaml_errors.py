@@ -167,7 +167,7 @@ GRAPHS = [
     ("nodes: 'y = Relu x)'", "4:22: not ONNX's text syntax: Expected character ( not found."),
     ("nodes: 'y = acme.F (x)'", "4:13: the operator 'acme.F' is not defined in 'ops'."),
     ("nodes: 'y = Elu <alpha = @a> (x)'", "4:13: '@a' refers to an attribute, which only the body of an"),
-    ("nodes: 3", "4:12: graphs.g.nodes is 3; it must be a list"),
+    ("nodes: 3", "4:12: graphs.g.nodes is 3; it must be a list or a text"),
     ("inputs: {x: {shape: [2]}, x: {}}", "4:31: the key 'x' stands here a second time; first at 4:14"),
     ("inputs: {x: {shape: [-1]}}", "4:26: graphs.g.inputs.x.shape[0] is -1; a size is an integer from 0,"),
     ("inputs: {x: {shape: 3}}", "4:25: graphs.g.inputs.x.shape is 3; it must be a list"),
@@ -402,18 +402,60 @@ def test_with_several_graphs_a_check_names_its_own(tmp_path):
 PYTHON = [
     ("nowhere.at_all:f", "3:20: nowhere.at_all:f cannot be called: ModuleNotFoundError:"),
     ("os:nothing", "3:20: os:nothing cannot be called: AttributeError:"),
-    ("os:getcwd", "3:20: os:getcwd returns no operator:"),
+    ("os:getcwd", "3:20: os:getcwd returns no operator: it is '"),
+    (
+        "operator_for_gradcheck:number",
+        "3:20: operator_for_gradcheck:number returns no operator: it is 5; it must be a mapping",
+    ),
+    (
+        "operator_for_gradcheck:typo",
+        "3:20: operator_for_gradcheck:typo returns no operator: unknown key 'forwrd'. Did you mean 'forward'?",
+    ),
+    (
+        "operator_for_gradcheck:text",
+        "3:20: operator_for_gradcheck:text returns no operator: inputs is 'x'; it must be a list",
+    ),
+    (
+        "operator_for_gradcheck:nodes",
+        "3:20: operator_for_gradcheck:nodes returns no operator: forward is 3; it must be a list or a text",
+    ),
+    ("operator_for_gradcheck:nothing", "3:3: ops.acme.F lacks the key 'inputs'"),
     ("sys:exit", "3:20: sys:exit cannot be called: SystemExit"),
     ("a_script_for_gradcheck:f", "3:20: a_script_for_gradcheck:f cannot be called: SystemExit: 0"),
 ]
 
 
+RETURNING = """\
+def number(): return 5
+def typo(): return {"inputs": ["x"], "outputs": ["y"], "forwrd": "y = Tanh (x)"}
+def text(): return {"inputs": "x", "outputs": ["y"], "forward": "y = Tanh (x)"}
+def nodes(): return {"inputs": ["x"], "outputs": ["y"], "forward": 3}
+def nothing(): return {"outputs": ["y"], "forward": "y = Tanh (x)"}
+"""
+USING = "graphs:\n  g: {inputs: {x: {shape: [3]}}, nodes: 'y = acme.F (x)', outputs: [y]}\n"
+
+
 @pytest.mark.parametrize("target, message", PYTHON)
 def test_python_that_gives_no_operator(tmp_path, monkeypatch, target, message):
     (tmp_path / "a_script_for_gradcheck.py").write_text("def f(): ...\nraise SystemExit(0)\n")
+    (tmp_path / "operator_for_gradcheck.py").write_text(RETURNING)
     monkeypatch.syspath_prepend(tmp_path)
     text = f"gradcheck: 1\nops:\n  acme.F: {{python: '{target}'}}\n"
-    assert problems(tmp_path, text, allow_python=True)[0].startswith(message)
+    for using in ("", USING):
+        [found] = problems(tmp_path, text + using, allow_python=True)
+        assert found.startswith(message)
+
+
+WITHOUT = [
+    ("python: 'os:getcwd'", "3:12: runs code, which a spec may do only with --allow-python"),
+    ("outputs: [y], forward: 'y = Relu (x)'", "3:3: ops.acme.F lacks the key 'inputs'"),
+    ("inputs: [x], outputs: [y]", "3:3: ops.acme.F lacks the key 'forward'"),
+]
+
+
+@pytest.mark.parametrize("entry, message", WITHOUT)
+def test_an_operator_without_a_body_is_told_once(tmp_path, entry, message):
+    assert problems(tmp_path, f"gradcheck: 1\nops:\n  acme.F: {{{entry}}}\n{USING}") == [message]
 
 
 def test_an_interrupt_of_python_stays_one(tmp_path, monkeypatch):

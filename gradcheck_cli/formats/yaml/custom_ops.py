@@ -15,11 +15,12 @@ import numpy as np
 from msgspec import structs
 from pydantic import ValidationError
 
-from gradcheck_cli.errors import UsageError, did_you_mean, spelled
+from gradcheck_cli.errors import SpecError, UsageError, did_you_mean, spelled
 from gradcheck_cli.formats.source import OperatorBody, Source
 from gradcheck_cli.formats.yaml.fields import AlongSpec, OperatorSpec, listed
 from gradcheck_cli.formats.yaml.nodes import Scope, plain_attribute, read_nodes
 from gradcheck_cli.formats.yaml.places import DocumentPath
+from gradcheck_cli.formats.yaml.values import mistake
 from gradcheck_cli.graph import Graph, Node
 
 COMPLEX = frozenset(("Complex", "Real", "Imag", "Conj", "Angle", "FFT", "IFFT"))  # not part of ONNX
@@ -96,7 +97,9 @@ class OperatorTable:
 
     def _call(self, full: str, node: Node) -> Node:
         spec = self.specs[full]
-        inputs, outputs = spec.inputs or [], spec.outputs or []
+        if spec.inputs is None or spec.outputs is None or spec.forward is None:  # `_prepare` has reported this
+            raise SpecError(problems=())
+        inputs, outputs = spec.inputs, spec.outputs
         if len(node.inputs) != len(inputs) or "" in node.inputs:
             raise UsageError(f"{full} takes the inputs {listed(inputs)}; here are {len(node.inputs)}")
         if len(node.outputs) > len(outputs):
@@ -183,9 +186,10 @@ class OperatorTable:
             given = getattr(importlib.import_module(module), function)()
             return OperatorSpec.model_validate(given)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise (spot / "python").error(f"{target} returns no operator: {where}: {first['msg']}") from None
+            first = error.errors(include_url=False)[0]
+            path = tuple(part for part in first["loc"] if not str(part).startswith(("<", "[")))
+            said = mistake(first, path, "it")
+            raise (spot / "python").error(f"{target} returns no operator: {said}") from None
         except (Exception, SystemExit) as error:  # a script may end with sys.exit()
             raise (spot / "python").error(f"{target} cannot be called: {spelled(error)}") from error
 

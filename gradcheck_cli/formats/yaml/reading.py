@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import structs
 from pydantic import ValidationError
 
-from gradcheck_cli.errors import Diagnostic, UsageError, counted, did_you_mean
+from gradcheck_cli.errors import Diagnostic, UsageError, did_you_mean
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
 from gradcheck_cli.formats.yaml.fields import (
     CheckSpec,
@@ -24,13 +24,11 @@ from gradcheck_cli.formats.yaml.fields import (
     ModelSpec,
     SettingsKeys,
     SpecKeys,
-    Unknown,
     is_one_value,
-    listed,
     show,
 )
-from gradcheck_cli.formats.yaml.places import Document, DocumentPath, show_path
-from gradcheck_cli.formats.yaml.values import Folder, Shape, Values
+from gradcheck_cli.formats.yaml.places import Document, DocumentPath
+from gradcheck_cli.formats.yaml.values import Folder, Shape, Values, mistake
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.settings import options_at
 
@@ -39,17 +37,6 @@ if TYPE_CHECKING:
 
 _MOST_PROBLEMS = 500
 _BY_TENSOR = [o.field for o in options_at("settings") if o.kind in ("tolerances", "ranges", "shapes", "claims")]
-_TYPES = {
-    **dict.fromkeys(("int_type", "int_from_float"), "an integer"), "float_type": "a number",
-    "finite_number": "a finite number", "bool_type": "true or false", "string_type": "a text", "list_type": "a list",
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping"),
-}  # fmt: skip
-_BOUNDS = {
-    "greater_than": ("gt", "above"),
-    "greater_than_equal": ("ge", "at least"),
-    "less_than": ("lt", "below"),
-    "less_than_equal": ("le", "at most"),
-}
 
 
 def read_spec(
@@ -143,7 +130,7 @@ def _problem(document: Document, error: Any) -> Diagnostic:
     if isinstance(inner := error.get("ctx", {}).get("error"), InvalidPart):
         path, by_key = (*path, inner.part), inner.by_key
     spot = DocumentPath(document, path[:-1] if error["type"] == "missing" else path)
-    return spot.error(_message(error, path), key=by_key).problems[0]
+    return spot.error(mistake(error, path), key=by_key).problems[0]
 
 
 def _path_in(document: Document, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -156,34 +143,6 @@ def _path_in(document: Document, loc: tuple[str | int, ...]) -> tuple[str | int,
         elif index == len(loc) - 1 and part != "[key]" and not str(part).startswith("<"):
             path.append(part)
     return tuple(path)
-
-
-def _message(error: Any, path: tuple[str | int, ...]) -> str:
-    kind, value, context = error["type"], error["input"], error.get("ctx", {})
-    where = show_path(path) or "the spec"
-    if kind == "extra_forbidden":
-        inside = f" in {show_path(path[:-1])}" if len(path) > 1 else ""
-        known = value.known if isinstance(value, Unknown) else ()
-        near = did_you_mean(str(path[-1]), known) or (f" Known are {listed(known)}." if known else "")
-        return f"unknown key {path[-1]!r}{inside}.{near}"
-    if kind == "missing":
-        return f"{show_path(path[:-1]) or 'the spec'} lacks the key {path[-1]!r}"
-    if kind == "literal_error":
-        known = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
-        return f"{where} is {show(value)}; known are {listed(known)}.{did_you_mean(str(value), known)}"
-    if kind == "value_error":
-        return f"{where} {context['error']}"
-    if kind in _BOUNDS:
-        key, words = _BOUNDS[kind]
-        return f"{where} is {show(value)}; it must be {words} {context[key]:g}"
-    if kind in _TYPES:
-        return f"{where} is {show(value)}; it must be {_TYPES[kind]}"
-    if kind in ("too_short", "string_too_short", "too_long"):
-        length = context["max_length" if kind == "too_long" else "min_length"]
-        least_one = length == 1 and kind != "too_long"
-        need = "not be empty" if least_one else f"have {counted(length, 'value')}"
-        return f"{where} is {show(value)}; it must {need}"
-    return f"{where} is {show(value)}; {error['msg']}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from typing import Any, get_args
 
 import numpy as np
 
-from gradcheck_cli.errors import SpecError, did_you_mean
+from gradcheck_cli.errors import SpecError, counted, did_you_mean
 from gradcheck_cli.formats.arrays import Npz, read_npy
 from gradcheck_cli.formats.untrusted import inside
-from gradcheck_cli.formats.yaml.fields import KINDS, REQUIRED, DTypeName, is_number, listed, show
-from gradcheck_cli.formats.yaml.places import DocumentPath
+from gradcheck_cli.formats.yaml.fields import KINDS, REQUIRED, DTypeName, Unknown, is_number, listed, show
+from gradcheck_cli.formats.yaml.places import DocumentPath, show_path
 from gradcheck_cli.graph import Array
 
 Shape = tuple[int, ...]
@@ -28,6 +28,19 @@ DType = np.dtype[Any]
 DTYPE_NAMES = get_args(DTypeName)
 MAX_ARRAY_BYTES = 2 << 30
 _FAILURES = (OSError, ValueError, RuntimeError, MemoryError)  # of reading files; RuntimeError: links in a circle
+
+
+_TYPES = {
+    **dict.fromkeys(("int_type", "int_from_float"), "an integer"), "float_type": "a number",
+    "finite_number": "a finite number", "bool_type": "true or false", "string_type": "a text", "list_type": "a list",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping"),
+}  # fmt: skip
+_BOUNDS = {
+    "greater_than": ("gt", "above"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "below"),
+    "less_than_equal": ("le", "at most"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,3 +308,33 @@ def constant(values: Any, float_dtype: DType, spot: DocumentPath) -> Array:
 def is_constant(value: Any) -> bool:
     """True if an input of a node is a written value and not a name."""
     return isinstance(value, (bool, list)) or is_number(value)
+
+
+def mistake(error: Any, path: tuple[str | int, ...], root: str = "the spec") -> str:
+    """The words for an error of pydantic at a path, `root` at the empty one."""
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    where = show_path(path) or root
+    if kind == "extra_forbidden":
+        inside = f" in {show_path(path[:-1])}" if len(path) > 1 else ""
+        known = value.known if isinstance(value, Unknown) else ()
+        near = did_you_mean(str(path[-1]), known) or (f" Known are {listed(known)}." if known else "")
+        return f"unknown key {path[-1]!r}{inside}.{near}"
+    if kind == "missing":
+        return f"{show_path(path[:-1]) or root} lacks the key {path[-1]!r}"
+    if kind == "literal_error":
+        known = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
+        return f"{where} is {show(value)}; known are {listed(known)}.{did_you_mean(str(value), known)}"
+    if kind == "value_error":
+        return f"{where} {context['error']}"
+    if kind in _BOUNDS:
+        key, words = _BOUNDS[kind]
+        return f"{where} is {show(value)}; it must be {words} {context[key]:g}"
+    if kind in _TYPES:
+        other = " or a text" if error["loc"][-1:] == ("<list>",) else ""
+        return f"{where} is {show(value)}; it must be {_TYPES[kind]}{other}"
+    if kind in ("too_short", "string_too_short", "too_long"):
+        length = context["max_length" if kind == "too_long" else "min_length"]
+        least_one = length == 1 and kind != "too_long"
+        need = "not be empty" if least_one else f"have {counted(length, 'value')}"
+        return f"{where} is {show(value)}; it must {need}"
+    return f"{where} is {show(value)}; {error['msg']}"
