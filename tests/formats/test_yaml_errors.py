@@ -214,6 +214,10 @@ OPS = [
     ("  acme.F: {inputs: [x], outputs: [y], forward: 'y = Relu (q)'}", "3:59: no tensor is called 'q'."),
     ("  acme.F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)', gradient: 'z = Relu (dy)'}",
      "3:64: computes none of dx, the gradients of its inputs"),
+    ("  acme.F: {inputs: [x, b], outputs: [y], forward: 'y = Add (x, b)', gradient: 'dx = Relu (dy) dbb = Relu (dy)'}",
+     "3:69: computes 'dbb', which no node reads and which is none of dx, db, the gradients of its inputs. Did you mean 'db'?"),
+    ("  acme.F: {inputs: [x, b], outputs: [y], forward: 'y = Add (x, b)', gradient: 'dx = Relu (dy) z = Relu (dy)'}",
+     "3:69: computes 'z', which no node reads and which is none of dx, db, the gradients of its inputs."),
     ("  acme.F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)', gradient: 'dx = Mul (dz, x)'}",
      "3:85: no tensor is called 'dz'."),
     ("  acme.F: {inputs: [y, dy], outputs: [x], forward: 'x = Relu (y)', gradient: 'ddy = Relu (x)'}",
@@ -247,6 +251,30 @@ OPS = [
 @pytest.mark.parametrize("line, message", OPS, ids=[line for line, _ in OPS])
 def test_operators(tmp_path, line, message):
     assert problems(tmp_path, f"gradcheck: 1\nops:\n{line}\n")[0].startswith(message)
+
+
+UNUSED = [
+    "i, k: dx = Relu (dy)",  # k has no gradient
+    "i, k: t, u = TopK (dy, k) dx = Relu (t)",  # u is not needed, t is
+    "i, k: one = Constant <value_float = 1.0> () dx = Relu (dy)",
+    "x, b: t = Neg (dy) dx = Relu (dy) db = Relu (dy)",  # nothing is missing
+]
+
+
+@pytest.mark.parametrize("case", UNUSED)
+def test_a_gradient_may_leave_inputs_and_results_out(tmp_path, case):
+    (first, second), (_, gradient) = case.split(":")[0].split(", "), case.split(": ")
+    gradient = gradient.replace("dx", f"d{first}")
+    path = tmp_path / "f.gradcheck.yaml"
+    path.write_text(f"gradcheck: 1\nops:\n  acme.F: {{inputs: [{first}, {second}], outputs: [y], forward: 'y = Add"
+                    f" ({first}, {second})', gradient: '{gradient}'}}\n")  # fmt: skip
+    read_spec(path)
+
+
+def test_a_gradient_of_which_a_node_cannot_be_read_is_told_once(tmp_path):
+    entry = "inputs: [x, b], outputs: [y], forward: 'y = Add (x, b)', gradient: 't = Neg (dy) dx = Mul (t, zz)'"
+    [found] = problems(tmp_path, f"gradcheck: 1\nops:\n  acme.F: {{{entry}}}\n")
+    assert found.endswith("no tensor is called 'zz'.")
 
 
 CALLS = [

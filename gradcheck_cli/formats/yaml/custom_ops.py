@@ -162,6 +162,7 @@ class OperatorTable:
         gradient = self._graph(title, spec.gradient, given, list(gradient_of), place, bound, partial=True)
         if not gradient.outputs:
             raise place.error(f"computes none of {listed(gradient_of)}, the gradients of its inputs", key=True)
+        _check_all_used(gradient, gradient_of, place)
         found = {output: gradient_of[output] for output in gradient.outputs}
         return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, gradient, found, cuts, facts)
 
@@ -218,6 +219,18 @@ def _facts(spec: OperatorSpec, spot: DocumentPath) -> dict[str, Any]:
         for i, group in enumerate(facts.bends)
     )
     return {key: value for key, value in found.items() if value not in ({}, (), None)}
+
+
+def _check_all_used(gradient: Graph, gradient_of: Mapping[str, str], spot: DocumentPath) -> None:
+    """Raises a SpecError for a result of a gradient that nothing reads, while the gradient of an input is missing."""
+    missing = [name for name in gradient_of if name not in gradient.outputs]
+    used = {*gradient.outputs, *(name for node in gradient.nodes for name in node.reads)}
+    idle = next((node.outputs[0] for node in gradient.nodes if used.isdisjoint(node.outputs)), None)
+    if missing and idle is not None and not spot.document.problems:  # of a node that could not be read, for one
+        message = (
+            f"computes {idle!r}, which no node reads and which is none of {listed(gradient_of)}, the gradients of "
+        )
+        raise spot.error(f"{message}its inputs.{did_you_mean(idle, missing)}", key=True)
 
 
 def _check_own_names(spec: OperatorSpec, spot: DocumentPath) -> None:
