@@ -215,7 +215,8 @@ OPS = [
     ("  acme.F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)', gradient: 'z = Relu (dy)'}",
      "3:64: computes none of dx, the gradients of its inputs"),
     ("  acme.F: {inputs: [x, b], outputs: [y], forward: 'y = Add (x, b)', gradient: 'dx = Relu (dy) dbb = Relu (dy)'}",
-     "3:69: computes 'dbb', which no node reads and which is none of dx, db, the gradients of its inputs. Did you mean 'db'?"),
+     "3:69: computes 'dbb', which no node reads and which is none of dx, db, the gradients of its inputs. Did you mean"
+     " 'db'?"),
     ("  acme.F: {inputs: [x, b], outputs: [y], forward: 'y = Add (x, b)', gradient: 'dx = Relu (dy) z = Relu (dy)'}",
      "3:69: computes 'z', which no node reads and which is none of dx, db, the gradients of its inputs."),
     ("  acme.F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)', gradient: 'dx = Mul (dz, x)'}",
