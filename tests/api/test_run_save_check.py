@@ -390,6 +390,7 @@ def test_tolerances_are_for_all_or_by_name(make: Make):
         ({"x": []}, "x is an empty list"),
         ({"y": [3]}, r"y\[0\] is 3 \(int\), not a tensor"),
         ({"x": "loss", "y": "x"}, r"'loss' depends on 'x'\. Are --x and --y swapped\?"),
+        ({"feed": {}}, r"check\(\) has no argument 'feed'\. Did you mean 'extra_feed_dict'\?"),
         ({"mood": "full"}, r"check\(\) has no argument 'mood'\. Did you mean 'mode'\?"),
         ({"mode": "fast"}, "mode='fast' is not one of 'auto', 'full', 'nodes', 'directional', 'sampled'"),
         ({"method": "complex"}, "method='complex' is not one of 'auto', 'complex-step', "),
