@@ -13,7 +13,7 @@ import numpy as np
 
 from gradcheck_cli.errors import UsageError, did_you_mean
 from gradcheck_cli.results.codes import codes_from
-from gradcheck_cli.settings import ANY, SETTINGS, Numbers, Option, Pictures, setting_of
+from gradcheck_cli.settings import ANY, SETTINGS, Numbers, Option, Pictures
 
 Member = TypeVar("Member", bound=Enum)
 
@@ -115,8 +115,8 @@ def settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `Settings` that a call gave, each checked for kind and size; None counts as not given."""
     unknown = [name for name in given if name not in SETTINGS]
     if unknown:
-        meant = setting_of(unknown[0])  # by its name on the command line
-        near = did_you_mean(meant.field if meant else unknown[0], SETTINGS)
+        meant = next((field for field, option in SETTINGS.items() if unknown[0] in option.keys), unknown[0])
+        near = did_you_mean(meant, SETTINGS)
         raise UsageError(f"check() has no argument {unknown[0]!r}.{near}")
     return {name: _setting(SETTINGS[name], value) for name, value in given.items() if value is not None}
 
