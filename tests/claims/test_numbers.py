@@ -160,3 +160,48 @@ def test_the_right_gradient_in_another_form_is_said_to_be_that(name: str, tmp_pa
     assert check.status == "fail"
     assert any(note == f"numbers {said}" for note in check.notes), check.notes
     assert (check.suspect is None) == (name not in ("scaled", "turned"))  # another shape or order is no node's fault
+
+
+CHAIN = """<ir_version: 8, opset_import: ["" : 18]> g (float[3,5] x, float[5] b) => (float loss) {
+    h = Add(x, b) t = Tanh(h) s = Mul(t, t) loss = ReduceSum<keepdims = 0>(s) }"""
+
+
+def test_behind_an_elementwise_operator_nothing_tells_which_one_is_wrong(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(CHAIN), tmp_path / "m.onnx")
+    at = {"x": np.random.default_rng(2).normal(size=(3, 5)), "b": np.linspace(-1, 1, 5)}
+    t = np.tanh(at["x"] + at["b"])
+    wrong = 2 * t * (1 - t)  # the square of tanh is lost
+    claims = {"x": wrong, "b": wrong.sum(0)}
+    checks = gc.check(gc.load(tmp_path / "m.onnx"), grad=claims, x_init_value=at).checks
+    suspects = [c.suspect for c in checks if c.status == "fail"]
+    assert len(suspects) == 2
+    for suspect in suspects:
+        assert suspect is not None
+        assert suspect.op in ("Mul", "Tanh")  # the sum hands on what it gets
+        named = f"{suspect.op} {suspect.diagnosis}"
+        assert "nothing that was given tells it from" in named
+        assert all(op in named for op in ("Tanh", "Mul", "ReduceSum"))
+        assert "Add" not in named  # the claims by x and b agree with one gradient by h
+
+
+NOISE = np.random.default_rng(4).uniform(-1, 1, (3, 5))
+SCALES = {
+    "a factor": (lambda g: 1.01 * g, "1.01 times"),
+    "a factor and errors": (lambda g: g * (1.01 + 1e-4 * NOISE), ""),
+    "a factor next to 1": (lambda g: g * (1 + 2e-8), ""),
+    "roundings": (lambda g: g * (1 + NOISE / 64), "as rough as bfloat16"),
+}
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_a_factor_is_no_rounding_and_none_is_1(tmp_path: Path, name: str) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[3,5] x) => (float[3,5] y) { y = Tanh(x) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    at = np.random.default_rng(2).normal(size=(3, 5))
+    change, said = SCALES[name]
+    claimed = change(1 - np.tanh(at) ** 2)
+    check = only(gc.check(gc.load(tmp_path / "m.onnx"), grad={"x": claimed}, x_init_value={"x": at}, rtol=1e-9))
+    assert (check.status, check.suspect is not None) == ("fail", True)
+    assert said in check.suspect.diagnosis
+    assert "is 1 times" not in check.suspect.diagnosis
+    assert said or "as rough" not in check.suspect.diagnosis

@@ -12,6 +12,7 @@ A wrong claim that is the right gradient in another form, or of another scale, i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -107,7 +108,7 @@ def _region(found: ClaimEvidence, block: Block, operand: str, resolved: set[str]
             lacking = [n for n in each.operands if n not in resolved]
             some += [(each, lacking[0])] if lacking else []
             open_.update(n for n in lacking if n not in found.wrong)
-    return sorted(some, key=lambda pair: (pair[0].plain, -len(pair[0].node.attrs)))
+    return sorted(some, key=lambda pair: (found.paths.is_total(pair[0]), pair[0].plain, -len(pair[0].node.attrs)))
 
 
 def _worst(found: ClaimEvidence, operand: str) -> tuple[int, ...] | None:
@@ -226,15 +227,19 @@ def _by_name(found: ClaimEvidence, other: Tape) -> None:
 
 
 def _by_range(found: ClaimEvidence, claims: Mapping[str, tuple[bool, Array | None]]) -> None:
-    """Evidence from the first tensor, from x on, whose cotangents cannot have led to the claimed numbers."""
-    last = None
+    """Evidence from the first tensor, from x on, whose cotangents cannot have led to the claimed numbers.
+
+    One of a tensor before it may have, and is wrong then.  That one of a later tensor may have as well tells more only if
+    it had less room for it: behind an elementwise operator any error may have been made.
+    """
+    last, least = None, math.inf
     for name in _common(found, claims):
         here = {x: n for x, (_, n) in claims.items() if n is not None and found.paths.all_through(x, name)}
-        fits = None if name in found.right else _came_through(found.paths, name, here)
-        if fits is False or name in found.right:
+        room = math.inf if name in found.right else _room(found.paths, name, here)
+        if not room or name in found.right:
             found.right.add(name)
             break
-        last = name if fits else last
+        last, least = (name, room) if room < least else (last, least)
     if last is not None:
         found.wrong.add(last)
 
@@ -246,16 +251,16 @@ def _common(found: ClaimEvidence, claims: Mapping[str, tuple[bool, Array | None]
     return (n for n in names if wrong and all(found.paths.all_through(x, n) for x in wrong))
 
 
-def _came_through(paths: Paths, name: str, claims: Mapping[str, Array]) -> bool | None:
-    """True if some cotangent of a tensor gives the claimed numbers; None where any numbers would do."""
+def _room(paths: Paths, name: str, claims: Mapping[str, Array]) -> float:
+    """Dimensions of what cotangents of a tensor can lead to: 0 if not to the claimed numbers, infinite if to any."""
     numbers = np.concatenate([*claims.values()]) if claims else np.zeros((0, 1))
     entries = numbers.size * paths.tape.named[name].size
     if not numbers.any() or not np.isfinite(numbers).all() or entries > _MOST_ENTRIES:
-        return None
+        return math.inf
     jacobian = jacobian_between(paths.tape, [*claims], name)
     cotangent, _, rank, _ = np.linalg.lstsq(jacobian, numbers, rcond=1e-9)
     left = float(np.linalg.norm(jacobian @ cotangent - numbers)) / float(np.linalg.norm(numbers))
-    return None if rank == len(numbers) else left <= _LEFT
+    return math.inf if rank == len(numbers) else float(rank) if left <= _LEFT else 0.0
 
 
 def jacobian_between(tape: Tape, xs: Sequence[str], name: str) -> Array:
@@ -297,6 +302,10 @@ class Paths:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.tape.named[name].shape
+
+    def is_total(self, block: Block) -> bool:
+        """True for a sum of all entries, which hands its cotangent on as it is."""
+        return block.node.op == "ReduceSum" and all(self.tape.named[n].size == 1 for n in block.outputs)
 
     def reached(self, x: str, without: Collection[str] = ()) -> set[str]:
         """Tensors that depend on x, other than through some tensors."""

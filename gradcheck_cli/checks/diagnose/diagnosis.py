@@ -24,6 +24,7 @@ from gradcheck_cli.verdict.rule import Status, largest_by_column, magnitude
 
 _UNEXPLAINED = 1e-3  # share of the error that an explanation may leave
 _ROUNDING = 1e-13  # relative error that counts as none
+_ONE_SIDED = 0.75  # mean of errors by their median, above which they are no roundings
 _FEW = 3  # entries that are listed one by one
 _HALVES = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}  # relative errors of one rounding
 _COTANGENTS = 8  # random ones of the outputs
@@ -256,9 +257,14 @@ def _explains(right: Array, given: Array, model: Array) -> bool:
 
 
 def _factor(evidence: Evidence, given: Array, right: Array) -> Iterator[str]:
-    c = _ratio(given, right)
-    if c is not None and _explains(right, given, c * right):
+    if (c := _common_factor(given, right)) is not None:
         yield _scaled(c, evidence)
+
+
+def _common_factor(given: Array, right: Array) -> float | None:
+    """The factor between two gradients, if there is one that is not 1 as far as it is shown."""
+    c = _ratio(given, right)
+    return c if c is not None and _shown(c) != "1" and _explains(right, given, c * right) else None
 
 
 def _ratio(given: Array, right: Array) -> float | None:
@@ -266,11 +272,15 @@ def _ratio(given: Array, right: Array) -> float | None:
     return float(np.sum(given * right)) / ground if ground > 0 and np.isfinite(ground) else None
 
 
+def _shown(c: float) -> str:
+    return f"{c:.7g}"
+
+
 def _scaled(c: float, evidence: Evidence) -> str:
     """A factor in words, with the constant of the node it may come from."""
     if abs(c + 1) < 1e-9:
         return "has the wrong sign"
-    times = f"{c:.7g} times" if abs(c) >= 0.9 or abs(round(1 / c) * c - 1) > 1e-9 else f"1/{round(1 / c)} of"
+    times = f"{_shown(c)} times" if abs(c) >= 0.9 or abs(round(1 / c) * c - 1) > 1e-9 else f"1/{round(1 / c)} of"
     source = next((name for name, number in evidence.numbers.items() if _same(c, number)), "")
     source = source or next((f"1/{name}" for name, number in evidence.numbers.items() if _same(c * number, 1)), "")
     return f"is {times} what it should be{f' ({source})' if source and abs(c) != 1 else ''}"
@@ -281,10 +291,13 @@ def _same(a: float, b: float) -> bool:
 
 
 def _rounded(evidence: Evidence, given: Array, right: Array) -> Iterator[str]:
-    """All errors are as large as the rounding of a shorter dtype."""
+    """All errors are as large as the rounding of a shorter dtype, and of both signs."""
     size = np.abs(right)
     large = size > 1e-3 * size.max()
-    errors = np.abs(given - right)[large] / size[large]
+    signed = (given - right)[large] / right[large]
+    errors = np.abs(signed)
+    if not errors.size or abs(float(np.mean(signed))) > _ONE_SIDED * float(np.median(errors)):
+        return
     for dtype, unit in _HALVES.items():
         if len(errors) > _FEW and unit / 64 < float(np.median(errors)) and float(errors.max()) <= 8 * unit:
             yield f"is as rough as {dtype}"
@@ -311,12 +324,12 @@ def _few_entries(evidence: Evidence, given: Array, right: Array) -> Iterator[str
         return
     nothing, spurious = ~given[:, wrong].any(axis=0), ~right[:, wrong].any(axis=0)
     where = _places(evidence, wrong)
-    c = _ratio(given[:, wrong], right[:, wrong])
+    c = _common_factor(given[:, wrong], right[:, wrong])
     if nothing.all():
         yield f"is zero {where}, where it should not be"
     elif spurious.all():
         yield f"is not zero {where}, where it should be"
-    elif c is not None and _explains(right[:, wrong], given[:, wrong], c * right[:, wrong]):
+    elif c is not None:
         yield f"{_scaled(c, evidence)} {where}, and right elsewhere"
 
 
