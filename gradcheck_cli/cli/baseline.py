@@ -7,8 +7,9 @@ so that the entry is removed.  A waiver is for the status of the gradient, for a
 from __future__ import annotations
 
 import datetime
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -22,24 +23,51 @@ if TYPE_CHECKING:
 
 _FINE = ("pass", "waived")
 _Outcome: TypeAlias = tuple[str, str, tuple[tuple[str, str, str], ...]]
+_WORSE = 10.0  # times as large as the error of a known failure, or its share of entries, is another failure
 _Key: TypeAlias = tuple[str, str]  # model and id: checks of several specs may be called the same
 
 
+class Manner(NamedTuple):
+    """The way in which a gradient is wrong; what a record does not say is empty."""
+
+    operator: str = ""  # of the suspect
+    patterns: frozenset[str] = frozenset()  # of the worst entries that fail
+    error: float = math.inf  # the relative tolerance with which it would pass
+    share: float = 1.0  # of the entries that were compared
+
+    @classmethod
+    def of(cls, check: Check) -> Manner:
+        if not (count := check.entries.get("failed")):
+            return cls()
+        patterns = frozenset(entry.pattern for entry in check.worst if entry.status == "fail")
+        operator = "" if check.suspect is None else check.suspect.part_of or check.suspect.op
+        error = float(check.needed.get("rtol", math.inf))
+        return cls(operator, patterns, error, count / max(check.entries["checked"], 1))
+
+    def covers(self, now: Manner) -> bool:
+        """True if another failure is this one: the same operator, a pattern in common, and not much worse."""
+        elsewhere = self.operator and now.operator and self.operator != now.operator
+        otherwise = self.patterns and now.patterns and self.patterns.isdisjoint(now.patterns)
+        worse = now.error > _WORSE * self.error or now.share > _WORSE * self.share
+        return not (elsewhere or otherwise or worse)
+
+
 class Known(NamedTuple):
-    """The failures of a record: status, code and cut of the gradient, and a forward run that differed.
+    """The failures of a record: status, code, cut and manner of the gradient, and a forward run that differed.
 
     Those that an earlier baseline waived are among them; a waiver of a spec is the spec's own.
     """
 
     outcome: _Outcome | None = None
     forward: bool = False
+    manner: Manner = Manner()
 
     @classmethod
     def of(cls, check: Check) -> Known:
         waiver = (check.waiver or {}) if (check.waiver or {}).get("baseline") else {}
         status = waiver.get("status", "fail") if waiver and check.status == "waived" else check.status
         outcome = None if status in _FINE else (status, check.code, _cut(check))
-        return cls(outcome, check.forward_differs or bool(waiver.get("forward")))
+        return cls(outcome, check.forward_differs or bool(waiver.get("forward")), Manner.of(check))
 
 
 class Baseline(Struct):
@@ -72,7 +100,7 @@ class Baseline(Struct):
             raise UsageError(f"--baseline {error}") from None
 
     def waived(self, checks: tuple[Check, ...]) -> tuple[Check, ...]:
-        """The records, waived where they came out as they did in the baseline."""
+        """The complete records, waived where they came out as they did in the baseline."""
         if not self.known and self.codes is None:
             return checks
         self.met = self.met or any(_key(check) in self.known for check in checks)
@@ -84,7 +112,9 @@ class Baseline(Struct):
         return self._is_known(check) or bool(self.codes and self.codes.against(check.code))
 
     def _is_known(self, check: Check) -> bool:
-        return self._of(check).outcome == (check.status, check.code, _cut(check))
+        known = self._of(check)
+        same = known.outcome == (check.status, check.code, _cut(check))
+        return same and known.manner.covers(Manner.of(check))
 
     def judged(self, check: Check) -> Check:
         """A record, waived as far as it came out as it did in the baseline, or as its code does not count."""
@@ -95,6 +125,10 @@ class Baseline(Struct):
         if self._is_known(check):
             check = check.waived({"status": check.status, **waiver})
         return check if self.codes is None else self.codes.judged(check)
+
+    def knows(self, checks: Iterable[Check]) -> bool:
+        """True if some of the checks failed in the baseline: complete records are needed to judge these."""
+        return any(self._of(check) != Known() for check in checks)
 
     def _of(self, check: Check) -> Known:
         return self.known.get(_key(check), Known())

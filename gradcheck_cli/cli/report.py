@@ -131,7 +131,7 @@ def _judged(checks: Kept, options: Mapping[str, Any]) -> Kept:
     from gradcheck_cli.cli.baseline import Baseline
 
     if options.keys() & {"baseline", "select", "ignore"}:
-        checks = checks.changed(Baseline.of(options).judged)
+        checks = checks.changed((baseline := Baseline.of(options)).judged, by_all=bool(baseline.known))
     if (asked := options.get("fail_on")) is not None:
         checks = checks.changed(lambda check: with_gates(check, asked), by_all=True)
     return checks

@@ -43,6 +43,52 @@ def test_what_failed_otherwise_or_not_at_all_counts(gradcheck: Command, folder: 
     assert gradcheck(SPEC, "--check", "square/known", "--baseline", baseline).code == 1
 
 
+RULE = """gradcheck: 1
+ops:
+  acme.F:
+    inputs: [x]
+    outputs: [y]
+    forward: y = Mul (x, x)
+    gradient: |
+      {}
+graphs:
+  net: {{inputs: {{x: {{shape: [40], range: [0.5, 2]}}}}, nodes: y = acme.F (x), outputs: [y]}}
+checks: [{{name: f, graph: net, x: x, y: y}}]
+"""
+
+
+def rule(factor: str) -> str:
+    """A spec of which the gradient, dy * 2 x, is taken times a factor."""
+    lines = ("h = Mul (dy, x)", "d = Add (h, h)", f"c = Constant <value_float = {factor}> ()", "dx = Mul (d, c)")
+    return RULE.format("\n      ".join(lines))
+
+
+@pytest.mark.parametrize(
+    "before, now, code",
+    [
+        (rule("1.00001"), rule("1.00001"), 0),
+        (rule("1.00001"), rule("1.00003"), 0),
+        (rule("1.00003"), rule("1.00001"), 0),
+        (rule("1.00001"), rule("1.5"), 1),  # much worse
+        (rule("2.0"), rule("-1.0"), 1),  # another pattern
+        (rule("2.0"), rule("2.0").replace("acme.F", "acme.G"), 1),  # another operator
+    ],
+)
+def test_a_failure_that_is_known_is_another_where_it_fails_otherwise(
+    gradcheck: Command, folder: Path, before: str, now: str, code: int
+) -> None:
+    """The way is the code, the operator that is wrong, the pattern, and the size of the error; in zoo as in check."""
+    spec = folder / "rule.gradcheck.yaml"
+    spec.write_text(before)
+    assert gradcheck(spec.name, "--report", "before.json").code == 1
+    spec.write_text(now)
+    assert gradcheck(spec.name, "--baseline", "before.json", "--report", "now.json").code == code
+    assert gradcheck("report", "now.json", "--gate").code == code
+    assert gradcheck("zoo", spec.name, "--run", "run", "--baseline", "before.json", "--report", "zoo.json").code == code
+    assert gradcheck("report", "zoo.json", "--gate").code == code
+    assert gradcheck("zoo", "report", "run", "--baseline", "before.json").code == code
+
+
 def test_what_passes_now_is_noted(gradcheck: Command, baseline: str) -> None:
     ran = gradcheck(SPEC, "--rtol", "10", "--check", "square/wrong", "--baseline", baseline)
     assert (ran.code, ran.err) == (0, f"note: {baseline}: 1 check of it passed: write it anew with --report\n")

@@ -142,7 +142,8 @@ class FinishedJobs:
     def groups(self) -> list[Group]:
         """Outcomes by job, with failures that the baseline knows waived."""
         outcomes = ((job, tuple(line.check for line in lines)) for job, lines in self.lines.items())
-        return [Group(job, self.baseline.waived(checks)) for job, checks in outcomes]
+        complete = ((job, self.checks(job) if self.baseline.knows(checks) else checks) for job, checks in outcomes)
+        return [Group(job, [c.outcome for c in self.baseline.waived(tuple(checks))]) for job, checks in complete]
 
     @property
     def outcomes(self) -> list[Check]:
@@ -175,7 +176,9 @@ class FinishedJobs:
         def read(places: Sequence[int]) -> Iterator[Check]:
             yield from map(check_from_texts, written(places))
 
-        return Kept([line.check for line in lines], read, written).changed(self.baseline.judged)
+        return Kept([line.check for line in lines], read, written).changed(
+            self.baseline.judged, by_all=bool(self.baseline.known)
+        )
 
     def checks(self, job: str) -> list[Check]:
         """The complete records of a job, without pictures."""

@@ -38,7 +38,7 @@ from gradcheck_cli.zoo import MEMORY, TIMEOUT, Job, Limits, cores, engine
 from gradcheck_cli.zoo.parcel import expected_seconds, shared_out
 from gradcheck_cli.zoo.remote import reaching
 from gradcheck_cli.zoo.shelf import hide_from_git
-from gradcheck_cli.zoo.store import ABOUT, About, Line, Store, brief, finished, read_about, texts, write_about
+from gradcheck_cli.zoo.store import ABOUT, About, Line, Store, finished, read_about, texts, write_about
 
 # options that are not stored with a run, and are ignored if its folder has them
 _OF_ONE_TIME = {"folder", "rerun", "show", "fail_fast", "allow_python", "allow_local", *names_at("Output")}
@@ -333,7 +333,7 @@ class ZooRun:
     def _append(self, name: str, key: str, records: Sequence[Mapping[str, Any]], timeout: float = 0.0) -> None:
         self.store.append(name, key, records, timeout)
         if self.options.get("fail_fast"):
-            judged = [*map(self.results.baseline.judged, brief(records))]
+            judged = [*map(self.results.baseline.judged, map(check_from_json, records))]
             self.stopped |= bool(Report(judged, fail_on=gates_of(self.options)).exit_code)
 
     def _is_done(self, name: str, job: Job) -> bool:
