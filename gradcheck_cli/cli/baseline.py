@@ -95,7 +95,7 @@ class Baseline(Struct):
         from gradcheck_cli.results import read_results
 
         try:
-            return cls(path, {_key(check): Known.of(check) for check in read_results(path)})
+            return cls(path, {key_of(check): Known.of(check) for check in read_results(path)})
         except UsageError as error:
             raise UsageError(f"--baseline {error}") from None
 
@@ -103,7 +103,7 @@ class Baseline(Struct):
         """The complete records, waived where they came out as they did in the baseline."""
         if not self.known and self.codes is None:
             return checks
-        self.met = self.met or any(_key(check) in self.known for check in checks)
+        self.met = self.met or any(key_of(check) in self.known for check in checks)
         self.repaired += [check.id for check in checks if self._repaired(check)]
         return tuple(map(self.judged, checks))
 
@@ -131,7 +131,7 @@ class Baseline(Struct):
         return any(self._of(check) != Known() for check in checks)
 
     def _of(self, check: Check) -> Known:
-        return self.known.get(_key(check), Known())
+        return self.known.get(key_of(check), Known())
 
     def _repaired(self, check: Check) -> bool:
         """True if a check or its forward run failed in the baseline and does so no longer."""
@@ -147,7 +147,8 @@ class Baseline(Struct):
             yield f"{self.path} knows none of these checks: were their models named from another folder?"
 
 
-def _key(check: Check) -> _Key:
+def key_of(check: Check) -> _Key:
+    """The model and the id of a record, the same in every run that names the model from the same folder."""
     uri = check.model.uri
     return uri if "://" in uri else os.path.normpath(uri), check.id
 

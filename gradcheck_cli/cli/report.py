@@ -10,7 +10,7 @@ import rich_click as click
 
 from gradcheck_cli.cli import note
 from gradcheck_cli.cli.options import OneOf, OutputPath, Text, either, given_in, options_of
-from gradcheck_cli.errors import shown
+from gradcheck_cli.errors import counted, shown
 from gradcheck_cli.report import FORMATS, files_said, suffixes
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def command(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> 
     """Show results again, or turn them into other formats.
 
     RESULTS are files that --report wrote, .json or .jsonl, or - for the standard input; those of several files make
-    one report.  It exits with 0 whatever they say, unless --gate or another option of that panel asks for their
-    verdict.
+    one report, in which the last record of a check counts.  It exits with 0 whatever they say, unless --gate or another
+    option of that panel asks for their verdict.
     """
     from gradcheck_cli.results import many
 
@@ -91,12 +91,30 @@ def _read(results: Sequence[str], pictured: bool) -> Past:
     from gradcheck_cli.zoo.store import is_run
 
     found = [(_of_run(path, pictured) if is_run(path) else of_file(path)) for path in results]
-    checks = joined([each.checks for each in found])
+    checks = joined(_last([each.checks for each in found]))
     said = [(path, each.unfinished) for path, each in zip(results, found, strict=True) if each.unfinished]
     unfinished = "; ".join(f"{shown(path)}: {text}" if len(results) > 1 else text for path, text in said)
     gates = {gate for each in found for gate in each.gates}
     gates |= {word for check in checks.outcomes for word in check.at_health}  # of files that do not say their gates
     return Past(checks, tuple(gate for gate in GATES if gate in gates), unfinished)
+
+
+def _last(parts: Sequence[Kept]) -> list[Kept]:
+    """Records without those of checks that a later part has too: a later record counts, and the others are noted.
+
+    A record of a model that could not be checked at all gives way to any later one of its check.
+    """
+    from gradcheck_cli.cli.baseline import key_of
+
+    found: list[Kept] = []
+    later: set[tuple[str, str]] = set()
+    for part in reversed(parts):
+        keys = [key_of(check) for check in part.outcomes]
+        found.append(part.some([place for place, key in enumerate(keys) if key not in later]))
+        later.update(keys, ((uri, check.check) for (uri, _), check in zip(keys, part.outcomes, strict=True)))
+    if twice := sum(map(len, parts)) - sum(map(len, found)):
+        note(f"{counted(twice, 'record')} of checks that later results have too left out: the last counts")
+    return found[::-1]
 
 
 def _of_run(path: str, pictured: bool) -> Past:

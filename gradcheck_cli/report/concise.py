@@ -6,7 +6,7 @@ The words that say on one line what became of a check, for every format, are her
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gradcheck_cli.errors import counted, plural
 from gradcheck_cli.report.health import gate_text
@@ -72,6 +72,14 @@ def _where(check: Check) -> str:
 def subject(check: Check) -> str:
     """The check and its derivative, net.onnx: d loss/d input."""
     return ": ".join(filter(None, (name(check.check), pair_said(check))))
+
+
+def several_files(checks: Iterable[Check]) -> set[str]:
+    """Names of checks that stand in several files."""
+    files: dict[str, set[str]] = {}
+    for check in checks:
+        files.setdefault(check.check, set()).add(check.model.uri)
+    return {check for check, found in files.items() if len(found) > 1}
 
 
 def pair_said(check: Check, mark: str = "/") -> str:

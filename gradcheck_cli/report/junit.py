@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 from xml.etree import ElementTree as xml
 
 from gradcheck_cli.errors import clean
 from gradcheck_cli.report import by_check, full
-from gradcheck_cli.report.concise import CODE, forward_reason, given_by, outcome
+from gradcheck_cli.report.concise import CODE, forward_reason, given_by, outcome, several_files
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check, Report
@@ -31,7 +31,8 @@ def document(report: Report, style: Style) -> Iterator[str]:
         yield " />\n"
         return
     yield ">\n"
-    yield from (f"  {_suite(group, style)}\n" for group in by_check(report.checks))
+    alike = several_files(report.outcomes)
+    yield from (f"  {_suite(group, style, alike)}\n" for group in by_check(report.checks))
     yield f"  {_not_complete(report.unfinished)}\n" if report.unfinished else ""
     yield "</testsuites>\n"
 
@@ -45,22 +46,24 @@ def _not_complete(unfinished: str) -> str:
     return xml.tostring(suite, encoding="unicode")
 
 
-def _suite(group: tuple[Check, ...], style: Style) -> str:
-    """The records of one check."""
+def _suite(group: tuple[Check, ...], style: Style, alike: Collection[str]) -> str:
+    """The records of one check, with its file in the class if it is among those of which there are several."""
+    name, file = group[0].check, group[0].model.uri
+    label = clean(f"{file}::{name}" if name in alike else name)
     waived = str(sum(c.status == "waived" for c in group))
-    suite = xml.Element("testsuite", name=clean(group[0].check), **_counts(group), skipped=waived)
+    suite = xml.Element("testsuite", name=clean(name), **_counts(group), skipped=waived)
     suite.set("time", _time(group))
-    if group[0].model.uri:
-        suite.set("file", clean(group[0].model.uri))
+    if file:
+        suite.set("file", clean(file))
     for check in group:
-        _case(suite, check, style)
+        _case(suite, check, label, style)
     xml.indent(suite, level=1)
     return xml.tostring(suite, encoding="unicode")
 
 
-def _case(suite: xml.Element, check: Check, style: Style) -> None:
+def _case(suite: xml.Element, check: Check, label: str, style: Style) -> None:
     title = "/".join(check.derivative) + given_by(check) if check.x or check.y else check.check
-    case = xml.SubElement(suite, "testcase", classname=clean(check.check), name=clean(title), time=_time((check,)))
+    case = xml.SubElement(suite, "testcase", classname=label, name=clean(title), time=_time((check,)))
     if check.status in _OUTCOMES and not check.gradient_passes:
         found = xml.SubElement(case, _OUTCOMES[check.status], type=check.code, message=clean(outcome(check)))
         found.text = clean(full.section((check,), style).strip())
@@ -71,9 +74,7 @@ def _case(suite: xml.Element, check: Check, style: Style) -> None:
     if check.copy_of:
         xml.SubElement(case, "system-out").text = clean(f"copy of {check.copy_of}: {outcome(check)}")
     if check.forward_differs:
-        case = xml.SubElement(
-            suite, "testcase", classname=clean(check.check), name=f"{clean(title)}: forward run", time="0.000"
-        )
+        case = xml.SubElement(suite, "testcase", classname=label, name=f"{clean(title)}: forward run", time="0.000")
         xml.SubElement(case, "failure", type=CODE, message=clean(forward_reason(check)))
 
 

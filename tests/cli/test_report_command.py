@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli import models
+from tests.cli.conftest import WRONG, Command
 
 SPEC = "wrong.gradcheck.yaml"
 
@@ -54,9 +55,28 @@ def test_a_format_may_be_named_for_any_file(gradcheck: Command, folder: Path, re
     assert [issue["check_name"] for issue in json.loads((folder / "quality.report").read_text())] == ["GC101", "GC403"]
 
 
-def test_several_files_make_one_report(gradcheck: Command, results: str) -> None:
-    out = gradcheck("report", results, "results.jsonl", "--format", "concise", "-q").out
-    assert out.splitlines()[-1] == "12 checks: 6 passed, 2 known failures, 2 failed, 2 errors in TIME of checks"
+def test_several_files_make_one_report_in_which_the_last_record_of_a_check_counts(
+    gradcheck: Command, folder: Path, results: str
+) -> None:
+    ran = gradcheck("report", results, "results.jsonl", "--format", "concise", "-q")
+    assert ran.out.splitlines()[-1] == "6 checks: 3 passed, 1 known failure, 1 failed, 1 error in TIME of checks"
+    assert ran.err == "note: 6 records of checks that later results have too left out: the last counts\n"
+    models.mlp(folder / "lfs.onnx")
+    assert gradcheck("conv.onnx", "lfs.onnx", "--report", "later.json").code == 0
+    ran = gradcheck("report", results, "later.json", "--format", "concise", "-q")
+    assert ran.out.splitlines()[-1] == "8 checks: 6 passed, 1 known failure, 1 failed in TIME of checks"
+    assert ran.err == "note: 1 record of checks that later results have too left out: the last counts\n"
+
+
+def test_checks_of_several_specs_that_are_called_alike_are_told_apart(gradcheck: Command, folder: Path) -> None:
+    (folder / "other.gradcheck.yaml").write_text(WRONG)
+    gradcheck(SPEC, "other.gradcheck.yaml", "mlp.onnx", "--report", "r.xml", "--report", "r.json")
+    cases = [*ElementTree.parse(folder / "r.xml").getroot().iter("testcase")]
+    assert len({(case.get("classname"), case.get("name")) for case in cases}) == len(cases) == 8
+    assert {str(case.get("classname")) for case in cases} >= {f"{SPEC}::square/wrong", "mlp.onnx"}
+    gradcheck("mlp.onnx", "--report", "old.json")
+    out = gradcheck("zoo", "diff", "old.json", "r.json").out
+    assert all(f"  {spec}::square/wrong::d loss/d x  FAIL GC101\n" in out for spec in (SPEC, "other.gradcheck.yaml"))
 
 
 @pytest.mark.one_in(3)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -19,10 +19,11 @@ from gradcheck_cli.cli.output import style_of
 from gradcheck_cli.cli.report import of_file
 from gradcheck_cli.cli.zoo.results import FinishedJobs
 from gradcheck_cli.errors import counted, harmless
+from gradcheck_cli.report.concise import several_files
 from gradcheck_cli.report.text import AS_JSON, Style, apart, name, paint, seconds, table
 from gradcheck_cli.report.zoo_summary import verdict
 from gradcheck_cli.results import many
-from gradcheck_cli.results.record import Check
+from gradcheck_cli.results.record import BLANK, Check
 
 SCHEMA = "gradcheck.diff/1"
 Kind: TypeAlias = Literal["newly failing", "fixed", "changed", "slower", "gone", "new"]
@@ -53,16 +54,19 @@ def diff(old: str, new: str, slower: float, show: int, output_format: str, color
     with many():
         before, after = _checks(old), _checks(new)
         changes = compared(before, after, slower)
+    alike = several_files([*before, *after])
     code = int(any(change.kind == "newly failing" for change in changes))
     if before and after and not {check.id for check in before} & {check.id for check in after}:
         note(f"{old} and {new} have no check in common: were their sources named from different folders?")
     if output_format == "json":
-        told = [{"kind": c.kind, "id": c.id, "old": _brief(c.old), "new": _brief(c.new)} for c in changes]
+        told = [
+            {"kind": c.kind, "id": c.id, "model": c.file, "old": _brief(c.old), "new": _brief(c.new)} for c in changes
+        ]
         document = {"schema": SCHEMA, "exit_code": code, "changes": told}
         sys.stdout.write(harmless(json.dumps(document, indent=2), *AS_JSON) + "\n")
     else:
         style = style_of({"color": color})
-        sys.stdout.write(harmless(_text(changes, len(after), style, show), color=style.color))
+        sys.stdout.write(harmless(_text(changes, len(after), style, show, alike), color=style.color))
     return code
 
 
@@ -75,21 +79,21 @@ def _checks(path: str) -> Sequence[Check]:
     return of_file(path).checks.outcomes
 
 
-def _text(changes: Sequence[Change], total: int, style: Style, most: int) -> str:
+def _text(changes: Sequence[Change], total: int, style: Style, most: int, alike: Collection[str]) -> str:
     parts = []
     for kind in KINDS:
         if those := [change for change in changes if change.kind == kind]:
             more = [f"  ... {len(those) - most} more, --show {len(those)}"] if len(those) > most else []
             title = paint(f"{kind} ({len(those)})", _COLORS.get(kind, "bold"), style.color)
-            parts.append("\n".join([title, *_lines(those[:most], style), *more]))
+            parts.append("\n".join([title, *_lines(those[:most], style, alike), *more]))
     counts = Counter(change.kind for change in changes)
     said = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind]) or "nothing has changed"
     return "\n\n".join([*parts, f"{counted(total, 'check')}: {said}"]) + "\n"
 
 
-def _lines(changes: Iterable[Change], style: Style) -> Iterator[str]:
-    """Lines with names of checks, shortened to fit, and their outcomes."""
-    rows = [(name(change.id), _outcome(change)) for change in changes]
+def _lines(changes: Iterable[Change], style: Style, alike: Collection[str]) -> Iterator[str]:
+    """Lines with names of checks, shortened to fit, and their outcomes; with files of checks that are called alike."""
+    rows = [(name(f"{c.file}::{c.id}" if c.check in alike else c.id), _outcome(c)) for c in changes]
     labels, outcomes = zip(*rows, strict=True)
     fitted = apart(labels, style.width - 4 - max(map(len, outcomes))) or labels
     lines = table([*zip(fitted, outcomes, strict=True)], "<<", (), style.width - 2)
@@ -115,8 +119,19 @@ class Change(NamedTuple):
 
     @property
     def id(self) -> str:
-        check = self.new or self.old
-        return check.id if check else ""
+        return self._known.id
+
+    @property
+    def check(self) -> str:
+        return self._known.check
+
+    @property
+    def file(self) -> str:
+        return self._known.model.uri
+
+    @property
+    def _known(self) -> Check:
+        return self.new or self.old or BLANK
 
 
 def compared(old: Iterable[Check], new: Iterable[Check], factor: float = FACTOR, least: float = LEAST) -> list[Change]:

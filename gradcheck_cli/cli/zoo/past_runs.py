@@ -39,7 +39,7 @@ RUNS = click.RichArgument(
 @click.command("report", params=[RUNS, *PARAMS])
 @click.pass_context
 def report(ctx: click.Context, /, results: tuple[str, ...], **options: Any) -> int:
-    """Show the results of runs, or turn them into other formats; several make one report.
+    """Show the results of runs, or turn them into other formats; several make one report, each check once.
 
     It exits with 0 whatever they say, unless --gate or another option of that panel asks for their verdict.
     """
