@@ -142,13 +142,13 @@ def export(
     made = replace(made, graph=with_unique_names(held_once(graph)))
     own = _file(model)  # which gives documentation and properties, if it is an ONNX file
     original = None if own is None or is_spec(own) else outline_of(own)
+    least = max(LOWEST, model.source.opset.get("", 0))
 
     def proof(data: bytes) -> None:
         assert runtime is not None
-        notes.append(require_runs(data, made.graph, model.graph, values, model.ops, runtime))
-        notes.extend(not_run(data, model, made, feeds, runtime))
+        notes.append(require_runs(data, made.graph, model.graph, values, model.ops, runtime, least))
+        notes.extend(not_run(data, model, made, feeds, runtime, least))
 
-    least = max(LOWEST, model.source.opset.get("", 0))
     write(made.graph, path, least=least, original=original, proof=proof if values and not per_sample else None)
     return replace(made, notes=tuple(filter(None, notes)))
 

@@ -22,6 +22,7 @@ from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError, s
 from gradcheck_cli.export.gradient_graph import Written
 from gradcheck_cli.export.inner import draws
 from gradcheck_cli.export.traced import at, of_one, other_integers, to_fix
+from gradcheck_cli.formats.onnx.opset import LOWEST
 from gradcheck_cli.formats.onnx.write import serialized, to_proto
 from gradcheck_cli.graph import Array, Graph, describe, is_inexact
 from gradcheck_cli.model import Model
@@ -212,9 +213,12 @@ def sample(made: Written, run: Run | None) -> dict[str, Array]:
     return {} if run is None else _arrays(run, (*made.graph.inputs, *made.graph.outputs))
 
 
-def require_runs(data: bytes, graph: Graph, own: Graph, values: Mapping[str, Array], ops: Ops, runtime: Runtime) -> str:
+def require_runs(
+    data: bytes, graph: Graph, own: Graph, values: Mapping[str, Array], ops: Ops, runtime: Runtime, least: int = LOWEST
+) -> str:
     """A note on the run of a file by another runtime, if there is one to make; `values` are those of a run of ours.
 
+    `least` is the opset of the model, since a runtime may have other operators in each.
     Raises UnsupportedError where that runtime refuses the file, though it runs the model's `own` graph, or computes a
     node of it otherwise that is none of the model's.
     """
@@ -223,7 +227,7 @@ def require_runs(data: bytes, graph: Graph, own: Graph, values: Mapping[str, Arr
     given = _given(graph, values)
     found = runtime.answers(data, given, graph.outputs)
     if isinstance(found, str):
-        if not _runs_alone(own, given, runtime):
+        if not _runs_alone(own, given, runtime, least):
             return f"{UNKNOWN}: {found}"
         raise UnsupportedError(f"onnxruntime runs the model, but would not run this file: {found}")
     if found is None or draws(graph, ops):
@@ -236,7 +240,9 @@ def require_runs(data: bytes, graph: Graph, own: Graph, values: Mapping[str, Arr
     return f"{away}: {_explained(data, graph, own, given, ops, runtime)}"
 
 
-def not_run(data: bytes, model: Model, made: Written, feeds: Mapping[str, Any], runtime: Runtime) -> Iterator[str]:
+def not_run(
+    data: bytes, model: Model, made: Written, feeds: Mapping[str, Any], runtime: Runtime, least: int
+) -> Iterator[str]:
     """A note on small sizes at which another runtime runs the model but not the file: a loop may have no iterations."""
     graph, fixed = made.graph, {**model.dims, **made.trials.fixed}
     for size in (1, 0) if made.open_dims and any(any(node.subgraphs) for node in graph.nodes) else ():
@@ -247,7 +253,7 @@ def not_run(data: bytes, model: Model, made: Written, feeds: Mapping[str, Any], 
             continue
         given = _given(graph, run)
         found = runtime.answers(data, given, graph.outputs)
-        if isinstance(found, str) and _runs_alone(model.graph, given, runtime):
+        if isinstance(found, str) and _runs_alone(model.graph, given, runtime, least):
             yield f"onnxruntime runs the model at {_sizes(model, made, run)}, but not this file: {found}"
             return
 
@@ -275,10 +281,10 @@ def _explained(data: bytes, graph: Graph, own: Graph, given: Mapping[str, Array]
     )
 
 
-def _runs_alone(graph: Graph, given: Mapping[str, Array], runtime: Runtime) -> bool:
-    """True if another runtime runs the model itself."""
+def _runs_alone(graph: Graph, given: Mapping[str, Array], runtime: Runtime, least: int) -> bool:
+    """True if another runtime runs the model itself, in its own opset."""
     try:
-        data = serialized(to_proto(graph))
+        data = serialized(to_proto(graph, least=least))
     except GradcheckError:  # operators that no opset has
         return False
     return not isinstance(runtime.answers(data, given, graph.outputs), str)

@@ -107,7 +107,7 @@ def _proven(step: TrainingStep, name: str, graph: Graph, least: int) -> str:
     if not values:
         return ""
     data = serialized(to_proto(graph, least=least))
-    return require_runs(data, model.graph, step.evaluate.graph, values, model.ops, GraphRuns())
+    return require_runs(data, model.graph, step.evaluate.graph, values, model.ops, GraphRuns(), least)
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

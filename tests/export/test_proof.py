@@ -18,7 +18,7 @@ from gradcheck_cli.checks.forward.runtime import GraphRuns
 from gradcheck_cli.errors import LimitError, UnsupportedError
 from gradcheck_cli.export.derivatives import export
 from gradcheck_cli.export.gradient_graph import graph_of
-from gradcheck_cli.export.proof import largest_gap, proven, reference, require_runs, sample
+from gradcheck_cli.export.proof import UNKNOWN, largest_gap, proven, reference, require_runs, sample
 from gradcheck_cli.formats.onnx.write import serialized, to_proto
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
@@ -160,6 +160,26 @@ def test_added_nodes_that_a_runtime_computes_otherwise_refuse_the_file(tmp_path:
     assert run_elsewhere(tmp_path / "m.onnx", OPEN, "nothing") == ""
     with pytest.raises(UnsupportedError, match=r"onnxruntime would not compute node \d+ Mul .* as ONNX defines it"):
         run_elsewhere(tmp_path / "m.onnx", OPEN, "added")
+
+
+@pytest.mark.parametrize("opset", [18, 20, 22])
+@pytest.mark.parametrize("op", ["Softplus", "Selu", "Mish", "Atan", "Erf", "Tanh"])
+def test_a_file_is_written_where_a_runtime_does_not_run_the_model_in_its_own_opset(
+    op: str, opset: int, tmp_path: Path
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    text = f'<ir_version: 8, opset_import: ["" : {opset}]> m (double[N] x) => (double[N] y) {{ y = {op}(x) }}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    model = gc.load(tmp_path / "m.onnx")
+    [dx] = gc.gradients(model["y"], model["x"])
+    assert dx is not None
+    notes = export(model, tmp_path / "g.onnx", ["y", dx.name], {}, runtime=GraphRuns()).notes
+    try:
+        onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    except Exception:
+        assert [note.partition(":")[0] for note in notes] == [UNKNOWN]
+    else:
+        assert not notes
 
 
 LAST = """m (float[T,3] x) => (float[3] y) {
