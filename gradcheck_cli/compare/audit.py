@@ -12,9 +12,10 @@ from gradcheck_cli.engine.chunks import any_of
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import counted
 from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobian.directions import flat
 from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences, by_ladder, forward_noise
-from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, CHEAP_RUNGS, rung
-from gradcheck_cli.verdict.rule import Ground, Status, allowance, magnitude
+from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, CHEAP_RUNGS, blocks, rung
+from gradcheck_cli.verdict.rule import HUGE, Ground, Status, allowance, magnitude
 
 if TYPE_CHECKING:  # whose audit this is
     from gradcheck_cli.compare.ladder import Numeric
@@ -77,6 +78,19 @@ def _disputes(numeric: Numeric, rows: Array, ks: Sequence[int], value: Array, gr
         return np.zeros((0, value.shape[1]), bool)
     ladder = numeric.estimated(numeric.ladder(rows, ks).estimate, rows)
     return numeric.contradicted(value[rows], 0.0, ladder, ground.at(rows)) & (status[rows] == Status.PASS)
+
+
+def all_tame(program: Program) -> bool:
+    """True if no product with a number on the way from x to y overflows or underflows."""
+    values = program.tape.values
+    made = (n for _, step in program.steps for n in step.node.outputs if n and is_inexact(values.like(n).dtype))
+    return all(is_tame(flat(values[n])) for n in made)
+
+
+def is_tame(x: Array) -> bool:
+    """True if no product with an entry overflows or underflows."""
+    sizes = (np.abs(x[some]) for some in blocks(x.size, 1))
+    return all(bool(((size == 0) | ((size > 1 / HUGE) & (size < HUGE))).all()) for size in sizes)
 
 
 def dispute_note(numeric: Numeric) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import structs
 
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.compare.audit import dispute_note
+from gradcheck_cli.compare.audit import all_tame, dispute_note
 from gradcheck_cli.compare.counts import PairResult as PairResult
 from gradcheck_cli.compare.kinks import kink_notes, with_ties
 from gradcheck_cli.compare.ladder import Numeric, laddered
@@ -36,6 +36,8 @@ from gradcheck_cli.jacobian.jacobian import Backward, Colored, by_differences
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.differences import CENTRAL, STENCILS
 from gradcheck_cli.verdict.rule import HUGE, Comparison, Status, blocks, magnitude, unseen
+
+_UNDERFLOWS = "differences instead of the complex step, in which numbers near the end of float64 underflow"
 
 
 class Comparer(ABC):
@@ -65,6 +67,10 @@ class Comparer(ABC):
         theoretical = theory.values if self.weights is not None else numeric.cleared(theory.values)
         if method == "complex-step":
             comparison = numeric.complex_step(theory, theoretical)
+            lost = numeric.disputed.any() and np.isfinite(theoretical).all() and not all_tame(program)
+            if lost and job.method == "auto":
+                found = self.compare(program, position, structs.replace(job, method="richardson"))
+                return structs.replace(found, notes=(_UNDERFLOWS, *found.notes))
         elif method == "richardson":
             comparison = numeric.uncontradicted(laddered(numeric, theoretical))
         else:

@@ -36,7 +36,7 @@ Tangents: TypeAlias = Mapping[str, Any]
 Make: TypeAlias = Callable[[Tangents], Tangents]
 _FLOAT64 = np.dtype(np.float64)
 _HELD = 4 << 20  # bytes: larger Jacobians of lines are not computed and kept
-_FLOOR = 1e-150  # smallest magnitude of x that the step h is scaled by
+_FLOOR = 2.0**-900  # smallest magnitude of x that the step h is scaled by: h and products with it are normal numbers
 _STEP = 2.0**-100  # of the complex step, relative to the scale of x: far below any rounding, far above underflow
 
 

@@ -135,3 +135,41 @@ def test_a_slope_that_a_kernel_rounds_away_contradicts_nothing() -> None:
     """log(1 + e^-219) is 0 in float64, and its slope is not."""
     record = check(model(("LogSoftmax", "x", "y")), value=[-414.0, -263.0, 301.0, 82.0])
     assert (record.status, record.entries["inconclusive"], record.notes) == ("pass", 0, ())
+
+
+FAR: dict[str, tuple[gc.Model, list[float]]] = {  # right rules whose numbers on the way are nearly as small as can be
+    "a log of densities": (
+        model(("Mul", "x x", "q"), ("Neg", "q", "n"), ("Exp", "n", "e"), ("Log", "e", "y")), [22.0, -24.0, 25.0, 26.1]
+    ),
+    "a ratio of densities": (
+        model(("Mul", "x a", "p"), ("Mul", "x b", "q"), ("Exp", "p", "e"), ("Exp", "q", "f"), ("Div", "e f", "y"),
+              constants={"a": -700.0, "b": -695.0}), [0.9, 0.95, 1.0, 0.3]
+    ),
+    "a root of a product": (
+        model(("Mul", "x s", "a"), ("Pow", "a p", "y"), constants={"s": 1e-250, "p": 0.1}), [1e-30, 2e-40, 3e-50, 1.0]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS[:4], ids=str)
+@pytest.mark.parametrize("net", FAR)
+def test_tangents_that_underflow_accuse_nobody(net: str, way: dict[str, Any]):
+    tested, here = FAR[net]
+    record = check(tested, value=here, **way)
+    assert record.status == "pass", record.message  # differences see what tangents lose
+
+
+@pytest.mark.parametrize("here", [[15.0, -20.0, 21.0, 22.0], [24.0, -24.5, 25.0, 25.2]])
+def test_the_complex_step_sees_what_is_as_small_as_1e_270(here: list[float]):
+    tested, _ = FAR["a log of densities"]
+    assert check(tested, value=here, method="complex-step").status == "pass"
+    wrong = check(tested, value=here, method="complex-step", ops=with_rule("Log", scaled("Log", 1.001)))
+    assert wrong.status == "fail"
+
+
+@pytest.mark.parametrize("way", [{}, {"method": "richardson"}, {"method": "central"}], ids=str)
+@pytest.mark.parametrize("net", FAR)
+def test_wrong_rules_fail_where_tangents_underflow(net: str, way: dict[str, Any]):
+    tested, here = FAR[net]
+    op = "Pow" if net == "a root of a product" else "Exp"
+    assert check(tested, value=here, ops=with_rule(op, scaled(op, 1.001)), **way).status == "fail"
