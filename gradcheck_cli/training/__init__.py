@@ -23,7 +23,7 @@ from gradcheck_cli.ops.straight import estimated
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.training.losses import LOSSES, MEASURES, METRICS, with_measure
 from gradcheck_cli.training.optimizers import NORM, RATE, STEP, Update, optimizer_of
-from gradcheck_cli.training.trainables import Trainables, trained_inputs
+from gradcheck_cli.training.trainables import Trainables, evaluated, trained_inputs
 
 _OF_NUMPY = ("file", "allow_pickle")  # keywords of numpy.savez: no array of a checkpoint can be called so
 
@@ -229,9 +229,9 @@ class _Making(Struct, frozen=True):
         return replace(whole, nodes=nodes, inputs=tuple(inputs), outputs=outputs), state
 
     def _evaluate(self, model: Model, loss: str, metrics: Sequence[str]) -> Model:
-        """The model as it is evaluated, with parameters as inputs."""
+        """The model as it is evaluated, with parameters and running statistics as inputs."""
         outputs = tuple(dict.fromkeys([*self.given.graph.outputs, loss, *metrics]))
-        plain = Model(model.source, model.ops, model.dims)
+        plain = Model(structs.replace(model.source, graph=evaluated(model.graph)), model.ops, model.dims)
         graph = graph_of(plain, outputs, {}).graph
         return Model(structs.replace(model.source, graph=graph, uri="eval.onnx"), model.ops, model.dims)
 

@@ -331,3 +331,21 @@ def _with_statistics(graph: Graph) -> tuple[Graph, dict[str, Array], dict[str, s
         types={**graph.types, **{n: TensorType(v.dtype, v.shape) for n, v in kept.items()}},
     )
     return graph, kept, updates, notes
+
+
+def evaluated(graph: Graph) -> Graph:
+    """The graph without what only training does: layers normalize by running statistics, and Dropout drops nothing."""
+    return replace(graph, nodes=tuple(node for each in graph.nodes for node in _evaluated(each)))
+
+
+def _evaluated(node: Node) -> Iterator[Node]:
+    node = node.with_graphs(evaluated)
+    if node.key == ("", "BatchNormalization") and node.attrs.get("training_mode"):
+        yield replace(node, outputs=node.outputs[:1], attrs={**node.attrs, "training_mode": 0})
+        for name, kept in zip(node.outputs[1:], node.inputs[3:], strict=False):
+            if name:
+                yield Node("Identity", (kept,), (name,), name=name)
+    elif node.key == ("", "Dropout"):
+        yield replace(node, inputs=node.inputs[:2])
+    else:
+        yield node

@@ -318,6 +318,32 @@ def test_frozen_statistics_are_said(tmp_path: Path) -> None:
     assert any("1 of 1 BatchNormalization use the statistics in the file" in note for note in step.notes)
 
 
+IN_TRAINING = """<ir_version: 9, opset_import: ["" : 18]> g (double[N,2] x) => (double[N,2] y, double[2] mean)
+    <double[2] s = {1, 2}, double[2] b = {0, 1}, double[2] m = {0.5, 3}, double[2] v = {1, 2},
+     double half = {0.5}, bool yes = {1}> { KIND }"""
+LAYERS = """n, mean, var = BatchNormalization<training_mode=1> (x, s, b, m, v) y, mask = Dropout (n, half, yes)"""
+KINDS = {
+    "outside": LAYERS,
+    "inside of a branch": f"""y, mean = If (yes) <then_branch = a () => (double[N,2] y, double[2] mean) {{ {LAYERS} }},
+        else_branch = e () => (double[N,2] u, double[2] w) {{ u = Identity (x) w = Identity (m) }}>""",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evaluation_normalizes_by_running_statistics_and_drops_nothing(kind: str, tmp_path: Path) -> None:
+    """As the eval() of PyTorch does for a model that was exported as it is trained."""
+    onnx.save(onnx.parser.parse_model(IN_TRAINING.replace("KIND", KINDS[kind])), tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t", optimizer="sgd", lr=0.1)
+    x, mean, var = np.random.default_rng(1).normal(size=(1, 2)), np.array([0.5, -1.0]), np.array([4.0, 0.25])
+    kept = {"m": mean, "v": var} if "m" in step.evaluate.graph.inputs else {}
+    given = {"x": x, "t": x, **{n: step.init[n] for n in step.params}, **kept}
+    y, now = gc.run([step.evaluate["y"], step.evaluate["mean"]], given)
+    mean, var = (kept.get("m", np.array([0.5, 3])), kept.get("v", np.array([1.0, 2])))
+    np.testing.assert_allclose(y, (x - mean) / np.sqrt(var + 1e-5) * [1, 2] + [0, 1], rtol=1e-7)
+    np.testing.assert_allclose(now, mean)
+    assert bool(kept) == (kind == "outside")
+
+
 APART = """s, b, m, v) h = Tanh (n) y, q, r = BatchNormalization TRAINED (h, t, d, m2, v2)"""
 MERGED: dict[str, str] = {
     "directly": "one, zero, zero, one) h = Tanh (n) y, q, r = BatchNormalization TRAINED (h, t, d, zero, one)",
