@@ -6,6 +6,7 @@
     ├── ModelError                   exit 4   a file that is no readable model
     ├── UnsupportedError             exit 5   an operator or dtype that gradcheck does not know
     │   └── NoGradientError (LookupError)     an operator without a gradient on the way from y to x
+    ├── MisshapenError               exit 1   a rule that gives an operand a gradient of another shape
     ├── PointError                   exit 3   the model has no finite value at this point
     ├── LimitError                   exit 6   time or memory
     └── NothingChecked               exit 7   an empty glob, everything deselected
@@ -135,6 +136,13 @@ class NoGradientError(UnsupportedError, LookupError):
     def __init__(self, message: str, missing: Iterable[tuple[int, str, str, str]] = ()) -> None:
         self.missing = tuple(missing)
         super().__init__(message, operators=(f"{domain}.{op}" if domain else op for _, op, domain, _ in self.missing))
+
+
+class MisshapenError(GradcheckError):
+    """A rule that gives an operand a gradient of another shape; in a check it is a result."""
+
+    exit_code = 1
+    code = "GC102"
 
 
 class PointError(GradcheckError):

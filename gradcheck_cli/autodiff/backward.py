@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.reach import onward, parts_between
 from gradcheck_cli.autodiff.tape import Step, Tape, Unit, Var, quietly
 from gradcheck_cli.autodiff.trace import GraphFunction
-from gradcheck_cli.errors import GradcheckError, ModelError, NoGradientError, counted, spelled
+from gradcheck_cli.errors import GradcheckError, MisshapenError, ModelError, NoGradientError, counted, spelled
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op.batching import is_ours
 
@@ -94,9 +94,27 @@ def pull_back(
     with tape.within(spared=spared):
         flows = _flows(unit, (*((tuple(cts), tuple(ans)) if many else (cts[0], ans[0])), *primals), metadata)
     _require_cotangents(unit, flows, primals)
-    flowing = [(x, ct) for x, ct in zip(primals, flows, strict=True) if x is not None and ct is not None]
     alone = len(primals) - primals.count(None) == 1  # with nothing that it would be broadcast to
-    return [(x.name, fit(ct, x, loose=not alone)) for x, ct in flowing if x.name not in spared and inexact(x)]
+    found = []
+    for number, (x, ct) in enumerate(zip(primals, flows, strict=True)):
+        if x is not None and ct is not None and x.name not in spared and inexact(x):
+            if not sums_to(ct.shape, x.shape):
+                raise misshapen(op.full_name, f"operand {number}", ct.shape, x.shape)
+            found.append((x.name, fit(ct, x, loose=not alone)))
+    return found
+
+
+def sums_to(given: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """True if an operand of this shape may be broadcast to the shape that is given."""
+    pairs = zip(given[::-1], shape[::-1], strict=False)
+    return len(given) >= len(shape) and all(of in (n, 1) for n, of in pairs)
+
+
+def misshapen(op: str, operand: str, given: tuple[int, ...], shape: tuple[int, ...]) -> MisshapenError:
+    """The error of a rule that gives an operand a gradient of another shape."""
+    gives, right = (f"[{','.join(map(str, sizes))}]" for sizes in (given, shape))
+    hint = f": a sum over the axes along which {operand} is broadcast is missing" if sums_to(given, shape) else ""
+    return MisshapenError(f"the rule of {op} gives {operand} a gradient of the shape {gives}, not {right}{hint}")
 
 
 def _flows(unit: Unit, given: Sequence[Any], metadata: Mapping[str, Any]) -> Any:

@@ -18,6 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.backward import misshapen
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.autodiff.trace import GraphFunction
 from gradcheck_cli.errors import SpecError, UsageError, counted, spelled
@@ -139,6 +140,9 @@ def _rule(body: OperatorBody) -> Any:
         function = GraphFunction(primals[0].tape, gradient, known, f"gradient of {body.name}")
         made = function(*[known[name] for name in gradient.inputs])
         by_input = {body.gradient_of[o]: v for o, v in zip(gradient.outputs, made, strict=True)}
+        for name, ct in by_input.items():
+            if ct.shape != known[name].shape and sym.wanted(known[name]):
+                raise misshapen(f"{body.domain}.{body.name}", repr(name), ct.shape, known[name].shape)
         return tuple(by_input.get(name) for name in body.forward.inputs)
 
     return vjp

@@ -16,9 +16,18 @@ from msgspec.structs import replace
 from gradcheck_cli.autodiff.backward import inexact
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
+from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.errors import GradcheckError, NoGradientError, PointError, UnsupportedError, UsageError, shown
+from gradcheck_cli.errors import (
+    GradcheckError,
+    MisshapenError,
+    NoGradientError,
+    PointError,
+    UnsupportedError,
+    UsageError,
+    shown,
+)
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.graph.containers import described
@@ -43,6 +52,7 @@ from gradcheck_cli.results.record import derivative
 from gradcheck_cli.settings import ANY, Settings
 
 if TYPE_CHECKING:
+    from gradcheck_cli.checks.assemble import Pair
     from gradcheck_cli.checks.diagnose.suspects import Surveyor
 
 
@@ -241,6 +251,14 @@ def require_floats(graph: Graph, tape: Tape, xs: Sequence[str], ys: Sequence[str
                 after = first_float_after(graph, name, dtypes) if option == "--x" else None
                 hint = f" First float tensor after it: {_described(graph, tape, after)}" if after else ""
                 raise UsageError(f"{option} {shown(name)} is {dtypes[name]} and has no gradient.{hint}")
+
+
+def stop(pair: Pair, error: NoGradientError | MisshapenError, problem: Problem, y: str, gradient_of: str = "") -> None:
+    """Ends a pair on whose way a rule is missing, or gives a gradient of another shape: the pair fails then."""
+    if isinstance(error, MisshapenError):
+        pair.broken.append(Broken(error.code, str(error)))
+    else:
+        pair.error = without_gradient(error, problem, pair.x, y, gradient_of)
 
 
 def without_gradient(

@@ -43,8 +43,8 @@ from gradcheck_cli.checks.problem import (
     obstacle,
     require_floats,
     require_shape,
+    stop,
     without_forward,
-    without_gradient,
 )
 from gradcheck_cli.checks.severing import instead, severance_of, severed
 from gradcheck_cli.compare.branches import Branches
@@ -52,7 +52,7 @@ from gradcheck_cli.compare.counts import PairResult, nonfinite
 from gradcheck_cli.compare.ladder import PairJob
 from gradcheck_cli.compare.pair import AsTensorflow, Full, as_tensorflow
 from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.errors import LimitError, NoGradientError, PointError, UnsupportedError, UsageError
+from gradcheck_cli.errors import LimitError, MisshapenError, NoGradientError, PointError, UnsupportedError, UsageError
 from gradcheck_cli.formats import record_beside
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph.memory import exhausted, is_of_memory
@@ -419,12 +419,12 @@ class Procedure:
         first, compat, names = pairs[0], self.settings.compat is not None, [problem.theory_name(p.x) for p in pairs]
         try:
             backward = Backward(problem.tape, problem.theory_name(first.y), names)
-        except NoGradientError as error:
+        except (NoGradientError, MisshapenError) as error:
             if len(pairs) > 1:
                 for pair in pairs:
                     yield from self._together(problem, [pair], index)
             else:
-                first.error = without_gradient(error, problem, first.x, first.y, first.gradient_of)
+                stop(first, error, problem, first.y, first.gradient_of)
             return
         quiet, theories = self.budget(first, shown=False), list[Theory]()
         if self.precisions is not None:

@@ -18,10 +18,10 @@ from gradcheck_cli.autodiff.tape import Tape, Unit
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.diagnose.laws import NEARBY, WRONG, Broken, differ
-from gradcheck_cli.checks.problem import Problem, without_gradient
+from gradcheck_cli.checks.problem import Problem, stop
 from gradcheck_cli.compare.pair import Theory
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.errors import NoGradientError
+from gradcheck_cli.errors import MisshapenError, NoGradientError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import Point
@@ -51,8 +51,8 @@ class SecondOrder:
                 continue
             try:
                 second = gradient_problem(problems[first.y], first.x)
-            except NoGradientError as error:
-                pair.error = without_gradient(error, problems[first.y], first.x, first.y)
+            except (NoGradientError, MisshapenError) as error:
+                stop(pair, error, problems[first.y], first.y)
                 continue
             pair.broken += kept_values(second, pair, point.feeds, self.ops)
             yield pair, second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,10 @@ def health(path: Path) -> Any:
     return record.gradient["health"]
 
 
-SCALED = "inputs: [x, w], outputs: [y], forward: 'y = Mul (x, w)', gradient: 'dx = Mul (dy, w) dw = Mul (dy, x)'"
+SCALED = (
+    "inputs: [x, w], outputs: [y], forward: 'y = Mul (x, w)', gradient: 'dx = Mul (dy, w) p = Mul (dy, x) "
+    "z = Constant <value_ints = [0]> () dw = ReduceSum <keepdims = 0> (p, z)'"
+)
 WEIGHTED = (
     "inputs: {x: {shape: [2, 3]}}, params: {v: {shape: [3, 3], init: orthogonal}, w: {shape: [3], init: normal}}, "
     "outputs: [y], nodes: 'h = MatMul (x, v) y = acme.F (h, w)'"
@@ -163,3 +167,59 @@ def test_what_squashes_at_the_end_is_no_layer_of_the_ratio(spec: Any, facts: str
     )
     graph = "inputs: {x: {shape: [3]}}, outputs: [y], nodes: 'h = Tanh (x) y = acme.F (h)'"
     assert (health(spec(operator, facts, graph)).ratio is not None) is told
+
+
+ADDED = "inputs: [x, b], outputs: [y], forward: 'y = Add (x, b)', gradient: 'z = Constant <value_ints = [0]> () {}'"
+ADDING = "inputs: {x: {shape: [4, 3]}, b: {shape: [3]}}, outputs: [y], nodes: 'y = acme.F (x, b)'"
+MISSING = ": a sum over the axes along which 'b' is broadcast is missing"
+SHAPES = {
+    "dx = Identity (dy) db = ReduceSum <keepdims = 0> (dy, z)": "",
+    "dx = Identity (dy) db = Identity (dy)": f"'b' a gradient of the shape [4,3], not [3]{MISSING}",
+    "dx = Identity (dy) db = ReduceSum (dy, z)": f"'b' a gradient of the shape [1,3], not [3]{MISSING}",
+    "dx = Identity (dy) db = ReduceSum <keepdims = 0> (dy)": "'b' a gradient of the shape [], not [3]",
+    "dx = Transpose (dy) db = ReduceSum <keepdims = 0> (dy, z)": "'x' a gradient of the shape [3,4], not [4,3]",
+    "dx = Flatten <axis = 0> (dy) db = ReduceSum <keepdims = 0> (dy, z)": "'x' a gradient of the shape [1,12], not [4,3]",
+}
+
+
+@pytest.mark.parametrize("gradient, said", SHAPES.items())
+def test_a_gradient_of_another_shape_than_its_operand_fails_and_leaves_other_operands_alone(
+    spec: Any, gradient: str, said: str
+) -> None:
+    found = gc.check(gc.load(spec(ADDED.format(gradient), "", ADDING)))
+    wrong = [(check.code, check.message) for check in found.checks if check.status != "pass"]
+    assert wrong == ([("GC102", f"the rule of acme.F gives {said}")] if said else [])
+    assert found.exit_code == bool(said)
+
+
+def _b(ct: gc.Var) -> gc.Var:
+    return gc.symbolic.sum(ct, [0], keepdims=False)
+
+
+OF_VARS: dict[str, tuple[Any, str]] = {
+    "reduced": (lambda ct, y, x, b: (ct, _b(ct)), ""),
+    "as Add's own": (lambda ct, y, x, b: (ct, ct), ""),
+    "transposed": (
+        lambda ct, y, x, b: (gc.symbolic.swap(ct), _b(ct)),
+        "operand 0 a gradient of the shape [3,4], not [4,3]",
+    ),
+    "flat": (
+        lambda ct, y, x, b: (gc.symbolic.reshape(ct, [-1]), _b(ct)),
+        "operand 0 a gradient of the shape [12], not [4,3]",
+    ),
+    "a column": (
+        lambda ct, y, x, b: (ct, gc.symbolic.sum(ct, [1])),
+        "operand 1 a gradient of the shape [4,1], not [3]",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule, said", OF_VARS.values(), ids=OF_VARS)
+def test_a_rule_in_python_may_leave_sums_over_broadcast_axes_to_us_but_no_other_shape(
+    spec: Any, rule: Any, said: str
+) -> None:
+    plain = "inputs: {x: {shape: [4, 3]}, b: {shape: [3]}}, outputs: [y], nodes: 'y = Add (x, b)'"
+    tested = gc.load(spec(LOG, "", plain))
+    found = gc.check(tested, ops={**OPS, ("", "Add"): replace(OPS["", "Add"], vjp=rule)})
+    wrong = [(check.code, check.message) for check in found.checks if check.status != "pass"]
+    assert wrong == ([("GC102", f"the rule of Add gives {said}")] if said else [])

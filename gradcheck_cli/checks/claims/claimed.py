@@ -50,7 +50,15 @@ from gradcheck_cli.compare.ties import judged_together
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
-from gradcheck_cli.errors import GradcheckError, ModelError, NoGradientError, PointError, UsageError, shown
+from gradcheck_cli.errors import (
+    GradcheckError,
+    MisshapenError,
+    ModelError,
+    NoGradientError,
+    PointError,
+    UsageError,
+    shown,
+)
 from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.cost import FULL_WORK, duration
@@ -141,13 +149,13 @@ class RuleGradient:
         try:
             together = Backward(self.tape, self.y, self.xs)
             return {x: (together, place) for place, x in enumerate(self.xs)}
-        except NoGradientError:
+        except (NoGradientError, MisshapenError):
             return {x: (alone, 0) for x in self.xs if (alone := self._alone(x)) is not None}
 
     def _alone(self, x: str) -> Backward | None:
         try:
             return Backward(self.tape, self.y, [x])
-        except NoGradientError as error:
+        except (NoGradientError, MisshapenError) as error:
             self.reasons[x] = str(error)
             return None
 
