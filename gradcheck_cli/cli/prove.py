@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from gradcheck_cli.cli.options import SETTINGS, TEXT_OR_JSON, Text, TypedCommand
 from gradcheck_cli.errors import counted
 
 if TYPE_CHECKING:
+    from gradcheck_cli.formats.source import Spec
+    from gradcheck_cli.op import Op
     from gradcheck_cli.reference import Proof
 
 PARAMS = [TEXT_OR_JSON, *options_of("prove", panels=False)]
@@ -56,7 +59,7 @@ def _proofs(subjects: Sequence[str], allow_python: bool) -> list[Proof]:
     found = {op.key: op for op in (named(ops, names or None) if names or not files else ())}
     own = [made for file in files for made in _operators(file, allow_python)]
     proofs = [proof_of(op, ops) for op in found.values()]
-    return proofs + [proof_of(op, {**ops, **table}, inputs=i, outputs=o) for op, table, i, o in own]
+    return proofs + [proof_of(op, {**ops, **table}, inputs=i, outputs=o, used=at) for op, table, i, o, at in own]
 
 
 def _is_file(subject: str) -> bool:
@@ -68,8 +71,8 @@ def _is_file(subject: str) -> bool:
     return is_spec(subject) or os.sep in subject
 
 
-def _operators(path: str, allow_python: bool) -> Iterator[tuple[Any, Mapping[Any, Any], int, int]]:
-    """The operators of a spec, with the table of all of them, and their numbers of inputs and outputs."""
+def _operators(path: str, allow_python: bool) -> Iterator[tuple[Any, Mapping[Any, Any], int, int, list[Any]]]:
+    """The operators of a spec, with the table of all, their numbers of inputs and outputs, and shapes in its graphs."""
     from gradcheck_cli.autodiff.custom import custom_op
     from gradcheck_cli.errors import UsageError
     from gradcheck_cli.formats.source import Source
@@ -82,8 +85,35 @@ def _operators(path: str, allow_python: bool) -> Iterator[tuple[Any, Mapping[Any
         raise UsageError(f"{path} defines no operators under 'ops'. `gradcheck {path}` checks its graphs.")
     made = [custom_op(body) for body in bodies]
     table = {op.key: op for op in made}
+    used = _shapes_used(spec, made)
     for body, op in zip(bodies, made, strict=True):
-        yield op, table, len(body.forward.inputs), len(body.forward.outputs)
+        yield op, table, len(body.forward.inputs), len(body.forward.outputs), used[op.key]
+
+
+def _shapes_used(spec: Spec, made: Sequence[Op]) -> Mapping[tuple[str, str], list[Any]]:
+    """The shapes of the operands of each operator where the graphs of its spec, and the models there, use it."""
+    from dataclasses import replace
+
+    from gradcheck_cli.errors import GradcheckError
+    from gradcheck_cli.formats import read
+    from gradcheck_cli.ops import OPS
+    from gradcheck_cli.points.point import find_point
+    from gradcheck_cli.settings import Settings
+
+    found: dict[tuple[str, str], list[Any]] = {op.key: [] for op in made}
+
+    def noted(op: Op, *operands: Any) -> Any:
+        found[op.key].append(tuple(x.shape for x in operands if x is not None))
+        return op.forward(*operands)
+
+    table = {**OPS, **{op.key: replace(op, forward=partial(noted, op)) for op in made}}
+    models = dict.fromkeys(check.model for check in spec.checks if check.model is not None)
+    for path in (None, *models):
+        with suppress(GradcheckError):  # a check of it says more
+            sources = spec.sources if path is None else read(path).sources
+            for source in map(spec.operators, sources.values()) if path else sources.values():
+                find_point(source, Settings(), table, source.graph.outputs)
+    return found
 
 
 def _as_json(proofs: Sequence[Proof]) -> str:

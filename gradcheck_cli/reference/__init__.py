@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from types import CodeType, FunctionType
 from typing import Any, Literal, TypeAlias
 
@@ -22,18 +23,20 @@ from msgspec import Struct, structs
 
 from gradcheck_cli.autodiff import symbolic
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UsageError, did_you_mean
+from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError, UsageError, did_you_mean
 from gradcheck_cli.op import Op, Ops, zero
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.reference import exact, residues
 from gradcheck_cli.reference.exact import Floats, Lattice, Mismatch, NotExact, RuleError, Use
 from gradcheck_cli.reference.lattices import LATTICES
 
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]  # of all operands
 Status: TypeAlias = Literal["proven", "tested", "neither", "wrong", "by nature", "by parts", "no rule"]
 ODDS = -60  # log2 of the odds that a wrong rule passes a case, at most
 BRANCHES = 2  # the number of points of a case where numbers are compared, with other outcomes each
 METHODS = {"integers": exact.compare, "residues": residues.compare}
 ROUNDINGS = 64 * np.finfo(np.float64).eps  # of constants and results, relative to the largest entry
+ELSEWHERE = "the rule does not agree with the derivative at ranks at which the operator is not used: {}"
 ROUNDED = "the rule agrees with the derivative but for some roundings, as of constants, which are no exact equality"
 TESTED = "its derivative is held against numerical ones at sampled points by gradcheck's own tests"
 BY_NATURE = {
@@ -97,8 +100,13 @@ def _meant(name: str, known: Mapping[str, Op]) -> list[Op]:
     return sorted(found, key=lambda op: op.key)
 
 
-def proof_of(op: Op, ops: Ops, *, inputs: int | None = None, outputs: int = 1, seed: int = 0) -> Proof:
-    """The finding about the rule of an operator; of one that gradcheck does not know the numbers of inputs are given."""
+def proof_of(
+    op: Op, ops: Ops, *, inputs: int | None = None, outputs: int = 1, used: Sequence[Shapes] = (), seed: int = 0
+) -> Proof:
+    """The finding about the rule of an operator; of one that gradcheck does not know the numbers of inputs are given.
+
+    `used` are shapes of its operands where it is used: at other ranks its rule is tried, but not called wrong.
+    """
     start, name = time.perf_counter(), op.full_name
     ops = ops if ops.get(op.key) is op else {**ops, op.key: op}
     if op.vjp is None:
@@ -110,7 +118,7 @@ def proof_of(op: Op, ops: Ops, *, inputs: int | None = None, outputs: int = 1, s
     elif OPS.get(op.key) is not None and op.key in OPS:
         made = Proof(name, "tested", says=TESTED)
     else:
-        made = _unknown(op, ops, count_of(op) if inputs is None else inputs, outputs, seed)
+        made = _unknown(op, ops, count_of(op) if inputs is None else inputs, outputs, used, seed)
     return structs.replace(made, seconds=time.perf_counter() - start)
 
 
@@ -141,7 +149,9 @@ def methods(lattices: Sequence[Lattice]) -> str:
     return " and ".join(dict.fromkeys(lattice.by for lattice in lattices))
 
 
-def _over(op: Op, ops: Ops, lattices: Sequence[Lattice], seed: int, strict: bool = True) -> Proof:
+def _over(
+    op: Op, ops: Ops, lattices: Sequence[Lattice], seed: int, strict: bool = True, used: Sequence[Shapes] = ()
+) -> Proof:
     """The proof over all cases of lattices, which ends at the first case that is wrong."""
     found = Proof(op.full_name, "neither", methods(lattices), 0, "; ".join(map(str, lattices)), -np.inf)
     reasons: list[str] = []
@@ -152,13 +162,16 @@ def _over(op: Op, ops: Ops, lattices: Sequence[Lattice], seed: int, strict: bool
             except LimitError:
                 raise
             except (GradcheckError, NotExact, RuleError) as error:
-                if strict and isinstance(error, RuleError):
-                    return _wrong(found, use, Mismatch(str(error), "a cotangent for each operand"))
+                if isinstance(error, RuleError) and (strict or _refuted(error, use, used)):
+                    return _wrong(found, use, Mismatch(str(error), "a cotangent for each operand, of its shape"))
                 if strict or not isinstance(error, ModelError):  # one from elsewhere runs at some shapes alone
                     reasons.append(str(error))
                 continue
             if mismatch is not None and op.composed and _agrees(op, ops, use, seed + number):
                 reasons.append(ROUNDED)
+                continue
+            if mismatch is not None and not _at_ranks(use, used):
+                reasons.append(ELSEWHERE.format(use))
                 continue
             if mismatch is not None:
                 return _wrong(found, *_narrowed(op, ops, use, lattice, seed + number, mismatch))
@@ -168,6 +181,17 @@ def _over(op: Op, ops: Ops, lattices: Sequence[Lattice], seed: int, strict: bool
     return structs.replace(
         found, status=status, outside=len(reasons), says=says, odds=found.odds if found.cases else 0.0
     )
+
+
+def _refuted(error: RuleError, use: Use, used: Sequence[Shapes]) -> bool:
+    """True if a rule that ends in an error is wrong: its forward ran, at ranks at which it is used."""
+    return not isinstance(error.__cause__, UnsupportedError) and _at_ranks(use, used)
+
+
+def _at_ranks(use: Use, used: Sequence[Shapes]) -> bool:
+    """True if operands have the ranks that they have somewhere; nobody knows where an operator may be used otherwise."""
+    ranks = [0 if x is None else len(x.shape) for x in use.inputs]
+    return not used or ranks in [list(map(len, shapes)) for shapes in used]
 
 
 def _agrees(op: Op, ops: Ops, use: Use, seed: int) -> bool:
@@ -223,19 +247,30 @@ def _narrowed(op: Op, ops: Ops, use: Use, lattice: Lattice, seed: int, mismatch:
 
 SHAPES = ((), (1,), (2,), (3,), (4,), (2, 2), (1, 3), (3, 1), (2, 1, 2), (1, 2, 2, 1))
 PAIRED = ((2, 2), (2,)), ((3,), ()), ((), (3,)), ((2, 3), (3, 2)), ((1, 2), (2, 3)), ((2, 1, 2), (1, 2)), ((2,), (2, 2))
+LARGEST = 4  # size that a shape of an operator's use keeps
 
 
-def _unknown(op: Op, ops: Ops, inputs: int, outputs: int, seed: int) -> Proof:
+def _unknown(op: Op, ops: Ops, inputs: int, outputs: int, used: Sequence[Shapes], seed: int) -> Proof:
     """The proof of an operator that has no lattice: by residues, else by integers if all its steps are exact."""
     shapes = [*SHAPES, *(PAIRED if inputs > 1 else ())]
+    shapes += dict.fromkeys(small for small in map(_shrunk, used) if small not in PAIRED)
     asked = (None, *range(inputs)) if inputs > 1 else (None,)
     use = partial(_alike, op=op, inputs=inputs, outputs=outputs)
     axes = {"shapes": shapes, "asked": asked}
-    first = _over(op, ops, [Lattice(axes, use, by="residues")], seed, strict=False)
+    first = _over(op, ops, [Lattice(axes, use, by="residues")], seed, strict=False, used=used)
     if first.status != "neither" or not _is_exact(op, ops, list(map(use, shapes)), seed):
         return first
-    tried = (_over(op, ops, [Lattice(axes, use, degree=d, apart=True)], seed, strict=False) for d in (1, 2, 3))
+    lattices = (Lattice(axes, use, degree=d, apart=True) for d in (1, 2, 3))
+    tried = (_over(op, ops, [lattice], seed, strict=False, used=used) for lattice in lattices)
     return next((made for made in tried if made.status != "neither"), first)
+
+
+def _shrunk(shapes: Shapes) -> Shapes:
+    """The shapes with small sizes in the place of large ones: equal ones stay equal, and small ones may be meant so."""
+    sizes = sorted({size for shape in shapes for size in shape})
+    free = (size for size in count(2) if size not in sizes)
+    small = {size: next(free) if size > LARGEST else size for size in sizes}
+    return tuple(tuple(small[size] for size in shape) for shape in shapes)
 
 
 def _is_exact(op: Op, ops: Ops, uses: Sequence[Use], seed: int) -> bool:
@@ -255,9 +290,9 @@ def _by_integers(op: Op) -> bool:
 
 
 def _alike(shapes: tuple[Any, ...], *, op: Op, inputs: int, outputs: int) -> Use:
-    """A use with operands of one shape, or of two in turn; integers where the operator says that it takes some."""
+    """A use with operands of one shape, or of several in turn; integers where the operator says that it takes some."""
     pair = shapes if shapes and isinstance(shapes[0], tuple) else (shapes, shapes)
-    return Use(tuple(_operand(op, i, pair[i % 2]) for i in range(inputs)), count=outputs)
+    return Use(tuple(_operand(op, i, pair[i % len(pair)]) for i in range(inputs)), count=outputs)
 
 
 def _operand(op: Op, place: int, shape: tuple[int, ...]) -> Any:

@@ -226,3 +226,101 @@ def test_all_rules_are_proven_or_tested_in_less_than_two_minutes(gradcheck: Comm
     assert ran.code == 0
     assert sum(proof["status"] == "proven" for proof in proofs) >= 0.8 * len(proofs)
     assert {proof["status"] for proof in proofs} == {"proven", "tested"}
+
+
+RANKED = """\
+    gradcheck: 1
+    ops:
+      acme.AddBias:
+        inputs: [x, b]
+        outputs: [y]
+        forward: y = Add (x, b)
+        gradient: |
+          z = Constant <value_ints = [0]> ()
+          dx = Identity (dy)
+          db = RULE
+    graphs:
+      net: {inputs: {x: {shape: [4, 3]}, b: {shape: [3]}}, nodes: "y = acme.AddBias (x, b)", outputs: [y]}
+"""
+MISSHAPEN = "gives 'b' a gradient of the shape"
+
+
+@pytest.mark.parametrize("rule, code, said", [
+    ("ReduceSum <keepdims = 0> (dy, z)", 0, "acme.AddBias is proven on"),
+    ("Identity (dy)", 1, f"{MISSHAPEN} [2,2], not [2]: a sum over the axes along which 'b' is broadcast is missing"),
+    ("ReduceSum (dy, z)", 1, f"{MISSHAPEN} [1,2], not [2]"),
+    ("ReduceSum <keepdims = 0> (dy)", 1, f"{MISSHAPEN} [], not [2]"),
+    ("Concat <axis = 7> (dy)", 1, "WRONG acme.AddBias: inputs [2, 2], [2] the rule gives ModelError: Concat 'db'"),
+    ("Nonsense (dy)", 3, "unknown operator 'Nonsense'"),
+])  # fmt: skip
+def test_a_rule_is_wrong_where_it_has_no_gradient_of_the_operands_shape_at_ranks_of_the_graphs(
+    gradcheck: Command, folder: Path, rule: str, code: int, said: str
+) -> None:
+    ran = gradcheck("prove", spec(folder, RANKED.replace("RULE", rule)))
+    assert (ran.code, said in " ".join(ran.out.split())) == (code, True), ran.out
+
+
+CIRCULAR = """\
+    gradcheck: 1
+    ops:
+      acme.Scores:
+        inputs: [x, k]
+        outputs: [y]
+        forward: |
+          kx = Mul (x, k)
+          ax = Constant <value_ints = [-1]> ()
+          y = ReduceSum <keepdims = 0> (kx, ax)
+        gradient: |
+          ax = Constant <value_ints = [-1]> ()
+          z = Constant <value_ints = [0]> ()
+          d = Unsqueeze (dy, ax)
+          dx = Mul (d, k)
+          dkx = Mul (d, x)
+          dk = ReduceSum <keepdims = KEEP> (dkx, z)
+"""
+USED = """\
+    graphs:
+      net: {inputs: {x: {shape: [B, 5]}, k: {shape: [5]}}, nodes: "y = acme.Scores (x, k)", outputs: [y]}
+"""
+
+
+FIRST_TWO = """\
+    gradcheck: 1
+    ops:
+      acme.Scores:
+        inputs: [x, k]
+        outputs: [y]
+        forward: |
+          first = Constant <value_int = 0> ()
+          second = Constant <value_int = 1> ()
+          k0 = Gather (k, first)
+          k1 = Gather (k, second)
+          a = Mul (k0, x)
+          y = Add (a, k1)
+        gradient: |
+          first = Constant <value_int = 0> ()
+          k0 = Gather (k, first)
+          dx = Mul (k0, dy)
+          p = Mul (dy, x)
+          z = Constant <value_ints = [0]> ()
+          s0 = ReduceSum <keepdims = 0> (p)
+          s1 = ReduceSum <keepdims = 0> (dy)
+          u0 = Unsqueeze (s0, z)
+          u1 = Unsqueeze (s1, z)
+          dk = Concat <axis = 0> (u0, u1)
+    graphs:
+      net: {inputs: {x: {shape: [2, 7]}, k: {shape: [2]}}, nodes: "y = acme.Scores (x, k)", outputs: [y]}
+"""
+
+
+def test_small_sizes_of_a_graph_are_kept(gradcheck: Command, folder: Path) -> None:
+    ran = gradcheck("prove", spec(folder, FIRST_TWO))
+    assert ran.code == 0, ran.out
+
+
+@pytest.mark.parametrize("graphs, keep, code", [(USED, 0, 0), (USED, 1, 1), ("", 0, 1)])
+def test_a_rule_that_holds_at_the_ranks_that_a_spec_states_is_not_wrong_for_others(
+    gradcheck: Command, folder: Path, graphs: str, keep: int, code: int
+) -> None:
+    ran = gradcheck("prove", spec(folder, (CIRCULAR + graphs).replace("KEEP", str(keep))))
+    assert ran.code == code, ran.out
