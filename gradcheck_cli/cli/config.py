@@ -298,7 +298,7 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
 
     given = given_in(ctx, options)
     if models:
-        files, missing = expand(models)
+        files, missing, _ = expand(models)
         if missing:
             raise missing[0][1]
         found = {name: rows for file in files for name, rows in _of_checks(file, given, ctx)}

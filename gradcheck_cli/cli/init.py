@@ -59,7 +59,7 @@ def command(ctx: click.Context, /, models: tuple[str, ...], output: str | None, 
     from gradcheck_cli.cli.tasks import expand
     from gradcheck_cli.results.record import worst_code
 
-    files, missing = expand(models)
+    files, missing, _ = expand(models)
     errors, written = [error for _, error in missing], set[str]()
     for target, own in _targets(files, models, output):
         try:

@@ -34,7 +34,7 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
     from gradcheck_cli.report.text import AS_JSON
     from gradcheck_cli.results.record import worst_code
 
-    files, missing = expand(models)
+    files, missing, _ = expand(models)
     errors = [error for _, error in missing]
     found: list[Inspection] = []
     for file in files:

@@ -186,6 +186,8 @@ OF_THE_RUN = tuple(names_at("Gate", "Output"))
 def begun(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> Run:
     """The run that checks models."""
     found = expand(models)
+    for text in found.notes:
+        note(text)
     options = {**settings_above(common_folder(found.files), ctx), **given}
     baseline = Baseline.of(options)
     try:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gradcheck_cli.cli.resolve import listed
 from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, shown
 from gradcheck_cli.formats import is_spec, read
 from gradcheck_cli.formats.onnx.file import fields_of
@@ -76,20 +77,45 @@ class Found(NamedTuple):
 
     files: list[str]
     missing: list[tuple[str, GradcheckError]]
+    notes: Sequence[str] = ()  # on what is left out
 
 
 def expand(arguments: Iterable[str]) -> Found:
     """The files that arguments mean, each once; GradcheckError if no argument means any."""
-    files: dict[str, str] = {}
+    paths: list[str] = []
     missing: list[tuple[str, GradcheckError]] = []
     for argument in arguments:
         try:
-            files.update((real, path) for path in _files(argument) if (real := os.path.realpath(path)) not in files)
+            paths += _files(argument)
         except GradcheckError as error:
             missing.append((argument, error))
-    if missing and not files:
+    if missing and not paths:
         raise missing[0][1]
-    return Found(_without_side_cars(list(files.values())), missing)
+    files, notes = once(paths)
+    return Found(_without_side_cars(files), missing, notes)
+
+
+def once(paths: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Each file by one of its names, and a note on the names that are left out.
+
+    A name that is no link is taken before a link.  Each name with a side-car of its own stays: it has its own checks.
+    """
+    names: dict[str, dict[str, str]] = {}  # absolute -> as given, by file
+    for path in paths:
+        names.setdefault(os.path.realpath(path), {}).setdefault(os.path.abspath(path), path)
+    chosen = [(each.values(), _chosen([*each.values()])) for each in names.values()]
+    others = [f"{path} (of {kept[0]})" for every, kept in chosen for path in every if path not in kept]
+    notes = [f"left out, as other names of models that are checked: {listed(others)}"] if others else []
+    return [path for _, kept in chosen for path in kept], notes
+
+
+def _chosen(names: Sequence[str]) -> Sequence[str]:
+    """The names of one file that are checked."""
+    if len(names) == 1:
+        return names
+    ordered = sorted(names, key=os.path.islink)
+    own = {os.path.realpath(beside): name for name in reversed(ordered) if (beside := side_car(name))}
+    return [*own.values()][::-1] or ordered[:1]
 
 
 def side_car(model: str) -> str | None:

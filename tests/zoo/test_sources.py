@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gradcheck_cli.cli import main
 from gradcheck_cli.cli.zoo.jobs import ModelPlace, places
 from gradcheck_cli.errors import GradcheckError, NothingChecked
 from gradcheck_cli.zoo import remote as hub
@@ -61,6 +62,38 @@ def test_of_overlapping_sources_each_model_is_taken_once(zoo: Path):
     assert uris(places(["zoo/a.onnx", "./zoo/a.onnx", "zoo", "zoo/**"])) == [
         "zoo/a.onnx", "zoo/deep/b.onnx", "zoo/deep/er/c.onnx",
     ]  # fmt: skip
+
+
+CLAIM = "gradcheck: 1\nchecks: [{name: claim, model: net.onnx, x: image, expect: {status: fail, reason: none}}]\n"
+
+
+@pytest.fixture
+def linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model with a side-car that it does not meet, and a link to it in a folder that is read before its own."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("m/a", "m/real"):
+        (tmp_path / name).mkdir(parents=True)
+    models.conv(tmp_path / "m/real/net.onnx")
+    (tmp_path / "m/real/net.gradcheck.yaml").write_text(CLAIM)
+    os.symlink("../real/net.onnx", tmp_path / "m/a/latest.onnx")
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", ["check", "zoo"])
+@pytest.mark.parametrize("sources", [["m"], ["m/a/latest.onnx", "m/real/net.onnx"], ["m/a", "m/real"], ["m/*/*.onnx"]])
+def test_a_link_to_a_model_does_not_take_the_place_of_its_side_car(
+    linked: Path, command: str, sources: list[str], capsys: pytest.CaptureFixture[str]
+):
+    assert main([command, *sources, "--progress", "off"]) == 1
+    note = "left out, as other names of models that are checked: m/a/latest.onnx (of m/real/net.onnx)"
+    assert capsys.readouterr().err.count(note) == 1
+
+
+def test_a_link_with_a_side_car_of_its_own_keeps_its_checks(linked: Path):
+    (linked / "m/a/latest.gradcheck.yaml").write_text("gradcheck: 1\ndefaults: {seed: 2}\nchecks: []\n")
+    assert sorted(uris(places(["m"]))) == ["m/a/latest.onnx", "m/real/net.onnx"]
+    os.remove(linked / "m/real/net.gradcheck.yaml")
+    assert uris(places(["m"])) == ["m/a/latest.onnx"]
 
 
 def test_a_source_without_models_is_told_beside_the_others_and_an_error_alone(zoo: Path):

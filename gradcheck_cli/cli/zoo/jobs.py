@@ -17,10 +17,11 @@ import rich_click as click
 from msgspec import structs
 
 from gradcheck_cli.checks.assemble import failed_record
+from gradcheck_cli.cli import note
 from gradcheck_cli.cli.config import file_above, settings_above
 from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.run import select
-from gradcheck_cli.cli.tasks import SPEC_SUFFIXES, Planner, errors_of, expand, keys_of, side_car, targets_said
+from gradcheck_cli.cli.tasks import SPEC_SUFFIXES, Planner, errors_of, expand, keys_of, once, side_car, targets_said
 from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, shown
 from gradcheck_cli.formats import is_spec, read
 from gradcheck_cli.points.test_data import BESIDE
@@ -83,8 +84,13 @@ def places(sources: Iterable[str]) -> list[ModelPlace]:
     _neighbors.cache_clear()
     every = [place for source in sources for place in _safely(source, _meant(source))]
     listed = {place.file for place in every if place.listed}
+    kept, notes = once(p.path for p in every if p.path and not p.url and p.file not in listed)
+    for text in notes:
+        note(text)
     found = {
-        (p.file, p.uri, repr(p.said)) if p.listed else p.file: p for p in every if p.listed or p.file not in listed
+        (p.file, p.uri, repr(p.said)) if p.listed else (p.file, os.path.abspath(p.path)): p
+        for p in every
+        if p.listed or (p.file not in listed and (not p.path or p.url or p.path in kept))
     }
     errors = [place.error for place in every if place.error is not None]
     if errors and len(errors) == len(every):
@@ -176,7 +182,10 @@ def _safely(uri: str, found: Iterator[ModelPlace]) -> Iterator[ModelPlace]:
 def _meant(source: str, *, lists: bool = True) -> Iterator[ModelPlace]:
     """The places that an argument stands for, with those of lists in it; lists in lists are not read."""
     if not remote.is_url(source):
-        for path in expand((source,)).files:
+        found = expand((source,))
+        for text in found.notes:
+            note(text)
+        for path in found.files:
             yield from _safely(path, _in_file(path, lists, path == source))
         return
     files = [each for each in remote.listed(source) if each == source or _is_wanted(each)]
