@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -72,21 +72,24 @@ _TARGETS = frozenset(("x", "y", "params", "param"))
 SPEC_SUFFIXES = (".gradcheck.yaml", ".gradcheck.yml")
 
 
+Unread: TypeAlias = list[tuple[str, GradcheckError]]
+
+
 class Found(NamedTuple):
-    """The files that arguments mean, in their order, and the arguments that mean none, with the reason."""
+    """The files that arguments mean, in their order, and arguments without any and folders not read, with the reason."""
 
     files: list[str]
-    missing: list[tuple[str, GradcheckError]]
+    missing: Unread
     notes: Sequence[str] = ()  # on what is left out
 
 
 def expand(arguments: Iterable[str]) -> Found:
     """The files that arguments mean, each once; GradcheckError if no argument means any."""
     paths: list[str] = []
-    missing: list[tuple[str, GradcheckError]] = []
+    missing: Unread = []
     for argument in arguments:
         try:
-            paths += _files(argument)
+            paths += _files(argument, missing)
         except GradcheckError as error:
             missing.append((argument, error))
     if missing and not paths:
@@ -148,7 +151,8 @@ def common_folder(paths: Sequence[str]) -> str:
         return os.getcwd()
 
 
-def _files(argument: str) -> list[str]:
+def _files(argument: str, unread: Unread) -> list[str]:
+    """The files that an argument means; folders that cannot be read are added to `unread`."""
     if argument == "-":
         raise ModelError("models are read from files, which is where their weights are looked for; not from stdin")
     if "://" in argument:
@@ -160,13 +164,13 @@ def _files(argument: str) -> list[str]:
     if len(parts) > 1 and not os.path.lexists(argument) and all(map(os.path.lexists, parts)):
         raise UsageError(f"{argument}: models are separated by spaces: {' '.join(parts)}")
     if os.path.isdir(argument):
-        return _without_side_cars(sorted(_inside(argument))) or _nothing(
+        return _without_side_cars(sorted(_inside(argument, unread))) or _nothing(
             f"{argument!r} holds no *.onnx or *.gradcheck.yaml{_held_instead(argument)}"
         )
     if os.path.exists(argument) or not glob.has_magic(argument):
         return [argument]
-    matches = sorted(_matching(argument))
-    files = [path for match in matches for path in (_inside(match) if os.path.isdir(match) else [match])]
+    matches = sorted(_matching(argument, unread))
+    files = [path for match in matches for path in (_inside(match, unread) if os.path.isdir(match) else [match])]
     models = any(map(_is_model, files))
     wanted = [path for path in files if _is_model(path) or (path in matches and not models)]
     return _without_side_cars(wanted) or _nothing(f"{argument!r} matches no file")
@@ -188,7 +192,7 @@ def _held_instead(folder: str) -> str:
     return f", but {found[0]} files, of which {_ELSEWHERE[found[0]]} makes ONNX" if found else ""
 
 
-def _matching(pattern: str) -> Iterator[str]:
+def _matching(pattern: str, unread: Unread) -> Iterator[str]:
     """The files that match a pattern; ** stands for folders of any depth but for links, which may lead back."""
     parts = Path(pattern).parts
     if "**" not in parts:
@@ -196,14 +200,14 @@ def _matching(pattern: str) -> Iterator[str]:
         return
     depth = parts.index("**")
     for root in glob.glob(str(Path(*parts[:depth]))) if depth else ["."]:
-        for path in _below(root):
+        for path in _below(root, unread):
             if _fits(Path(path).relative_to(root).parts, parts[depth:]):
                 yield path
 
 
-def _below(root: str) -> Iterator[str]:
+def _below(root: str, unread: Unread) -> Iterator[str]:
     """The path of a folder, and of everything in it that is not hidden."""
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=partial(_note_unread, unread)):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield str(Path(folder))
         yield from (str(Path(folder) / name) for name in names if not name.startswith("."))
@@ -218,9 +222,15 @@ def _fits(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     return fnmatch.fnmatchcase(path[0], pattern[0]) and _fits(path[1:], pattern[1:])
 
 
-def _inside(folder: str) -> Iterator[str]:
+def _note_unread(unread: Unread, error: OSError) -> None:
+    folder = str(error.filename)
+    if folder not in dict(unread):
+        unread.append((folder, ModelError(f"{folder} cannot be read: {error.strerror or error}")))
+
+
+def _inside(folder: str, unread: Unread) -> Iterator[str]:
     """The models and specs in a folder, however deep, but for what is hidden."""
-    for root, folders, names in os.walk(folder):
+    for root, folders, names in os.walk(folder, onerror=partial(_note_unread, unread)):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (str(Path(root) / name) for name in sorted(names) if _is_model(name) and not name.startswith("."))
 

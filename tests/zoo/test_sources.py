@@ -96,6 +96,23 @@ def test_a_link_with_a_side_car_of_its_own_keeps_its_checks(linked: Path):
     assert uris(places(["m"])) == ["m/a/latest.onnx"]
 
 
+@pytest.mark.parametrize("command", ["check", "zoo"])
+@pytest.mark.parametrize("source", ["zoo", "zoo/**", "zoo/**/*.onnx", "zoo/deep"])
+def test_a_folder_that_cannot_be_read_is_an_error_as_a_file_is(
+    zoo: Path, command: str, source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    scandir = os.scandir
+
+    def locked(path: str) -> object:
+        if os.fspath(path).endswith("er"):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", locked)
+    assert main([command, source, "--progress", "off", "--output-format", "concise"]) == 4
+    assert "zoo/deep/er cannot be read: Permission denied" in capsys.readouterr().out
+
+
 def test_a_source_without_models_is_told_beside_the_others_and_an_error_alone(zoo: Path):
     found = places(["zoo/a.onnx", "zoo/x*.onnx", "ftp://host/a.onnx"])
     assert [(place.uri, getattr(place.error, "exit_code", 0)) for place in found] == [

@@ -187,6 +187,7 @@ def _meant(source: str, *, lists: bool = True) -> Iterator[ModelPlace]:
             note(text)
         for path in found.files:
             yield from _safely(path, _in_file(path, lists, path == source))
+        yield from (ModelPlace(path, error=error) for path, error in found.missing)
         return
     files = [each for each in remote.listed(source) if each == source or _is_wanted(each)]
     if not files:
