@@ -21,7 +21,7 @@ from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.complex_step import linear_groups
 from gradcheck_cli.errors import LimitError, UsageError, counted, plural, shown
 from gradcheck_cli.graph import is_inexact
-from gradcheck_cli.graph.memory import Owned, generous, most, spell
+from gradcheck_cli.graph.memory import Owned, generous, most, spell, typed
 from gradcheck_cli.jacobian.cost import HELD, OPERATIONS, Cost, duration, partial_work
 from gradcheck_cli.jacobian.directions import DOT_TESTS, PROJECTIONS, directions_within, reals
 from gradcheck_cli.points.point import Point
@@ -107,9 +107,9 @@ def too_large(cost: Cost, problem: Problem, x: str, size: float) -> UsageError:
     much = f", where this machine has {spell(here)}" if size > here else ""
     return UsageError(
         f"the full Jacobian of {of} by {by} has {number} entries ({spell(8.0 * cost.entries)}, about "
-        f"{duration(cost.seconds)} here) and takes about {spell(size)}; --memory-limit is {spell(problem.budget.memory)}. "
-        f"--memory-limit {generous(size)} allows it{much}. Less is taken by --mode nodes, which checks node by node, and "
-        "by --mode directional, by random projections."
+        f"{duration(cost.seconds)} here) and takes about {spell(size)}; "
+        f"--memory-limit is {spell(typed(problem.budget.memory))}. --memory-limit {generous(size)} allows it{much}. "
+        "Less is taken by --mode nodes, which checks node by node, and by --mode directional, by random projections."
     )
 
 
@@ -119,7 +119,7 @@ def beyond(problem: Problem, x: str, mode: str) -> LimitError:
     limit, others = problem.budget.memory, " and so do --mode nodes and --mode directional" if mode == "full" else ""
     of = f", {spell(weights)} of it for the model's weights" if weights > FREE else ""
     return LimitError(
-        f"d {problem.y}/d {x} takes about {spell(size)}{of}; --memory-limit is {spell(limit)}.  "
+        f"d {problem.y}/d {x} takes about {spell(size)}{of}; --memory-limit is {spell(typed(limit))}.  "
         f"--memory-limit {generous(size)} allows it; smaller sizes (--x-shape, --dim) need less{others}",
         code="GC602",
     )

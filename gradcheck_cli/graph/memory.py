@@ -28,6 +28,7 @@ _ENDLESS = sys.maxsize
 _ADDRESSED = 1 << 62  # bytes: NumPy refuses larger shapes, even with a dimension of 0
 _CHEAP = 32 << 20  # bytes: smaller requests are not checked
 _BEYOND = 1 << 64  # a size larger than any address
+_FOUR_DIGITS = 999.5  # 1022 MiB is less than one GiB
 _MOMENT, _FAR = 0.05, 16  # seconds, and how many times as much is far more
 _NO_THREAD = ("Resource temporarily unavailable", "can't start new thread")  # said by C++, and by Python
 _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")  # this process's control groups, and their mount point
@@ -152,8 +153,24 @@ def _allowing(asked: float, least: float) -> str:
 
 def generous(size: float) -> str:
     """A limit that allows `size` bytes and a tenth more, as one types it."""
-    unit, power = ("GiB", 30) if size > 1 << 30 else ("MiB", 20)
-    return f"{-(-int(1.1 * size) >> power)}{unit}"
+    unit, power = ("GiB", 30) if typed(size) > 1 << 30 else ("MiB", 20)
+    return f"{-(-int(typed(1.1 * size)) >> power)}{unit}"
+
+
+class _Part:
+    """The part of the limit that was typed which the checks of this process get."""
+
+    share = 1.0
+
+
+def has_part(share: float) -> None:
+    """Tells messages of this process that its checks get a part of the limit that is typed."""
+    _Part.share = share
+
+
+def typed(limit: float) -> float:
+    """The limit that has to be typed, of which a check gets `limit` bytes."""
+    return limit / _Part.share
 
 
 def release(error: BaseException) -> None:
@@ -204,7 +221,8 @@ def spell(size: float) -> str:
     """Bytes in text: 30 GiB."""
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB")):
         if size >= 1 << 10 * power:
-            return f"{size / (1 << 10 * power):.3g} {unit}"
+            number = size / (1 << 10 * power)
+            return f"{number:.3g} {unit}" if number < _FOUR_DIGITS else f"{number:.0f} {unit}"
     return f"{size / 1024:.3g} KiB"
 
 

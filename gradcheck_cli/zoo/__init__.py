@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradcheck_cli.results.record import FirstCheck
 
 TIMEOUT, MEMORY = 600.0, 8 << 30
+LEAST = 128 << 20  # bytes of a limit: a process takes half of them before it reads a model
 LOCAL_CLUSTER = r"local(?::(?P<workers>[1-9]\d{0,3}))?"
 SCHEDULER = rf"{LOCAL_CLUSTER}|(?!local:)((tcp|tls|ws|wss|ucx)://)?[^\s/]+:\d+"
 SCHEDULERS = "write tcp://HOST:8786, the path of a scheduler file, or local:N for N workers on this machine"

@@ -503,7 +503,7 @@ ASKS = {  # settings of a bundle, and the words on them
         {"mode": "sampled", "max_entries": 1 << 40},
         "note: it asks for --max-entries 1099511627776, and has 1048576",
     ),
-    "all memory": ({"memory_limit": 1 << 50}, "note: it asks for --memory-limit 1.02e+03 TiB, and has "),
+    "all memory": ({"memory_limit": 1 << 50}, "note: it asks for --memory-limit 1024 TiB, and has "),
     "all cores": ({"jobs": 100_000}, ""),
 }
 

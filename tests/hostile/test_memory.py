@@ -143,3 +143,13 @@ def test_running_out_names_the_place_where_it_is_known() -> None:
 )  # fmt: skip
 def test_errors_that_are_of_memory(error: Exception, of_memory: bool) -> None:
     assert memory.is_of_memory(error) == of_memory
+
+
+@pytest.mark.parametrize("share, named, said", [(1.0, "1022MiB", "766 MiB"), (0.75, "2GiB", "1022 MiB")])
+def test_limits_are_named_as_they_are_typed(share: float, named: str, said: str):
+    """The checks of a zoo get a part of the limit: what allows 929 MiB is larger by as much."""
+    memory.has_part(share)
+    try:
+        assert (memory.generous(929 << 20), memory.spell(memory.typed(1022 * 0.75 * (1 << 20)))) == (named, said)
+    finally:
+        memory.has_part(1.0)

@@ -495,6 +495,13 @@ def test_fail_fast_begins_no_more_models(zoo: Command):
     assert len(jobs("run")) < 8
 
 
+def test_a_limit_of_memory_that_a_process_takes_at_its_start_is_refused(zoo: Command):
+    small = zoo("models/mlp.onnx", "--run", "small", "--memory-limit", "50MB")
+    said = "error GC201: --memory-limit is less than a process takes at its start; give 128 MiB or more\n"
+    assert (small.code, small.err, Path("small").exists()) == (2, said, False)
+    assert zoo("models/mlp.onnx", "--run", "small", "--memory-limit", "128MiB").code == 0
+
+
 def test_a_baseline_waives_what_failed_before(zoo: Command):
     zoo("models", "--run", "run", "--report", "old.json")
     ran = zoo("models", "--run", "run", "--baseline", "old.json")

@@ -21,6 +21,7 @@ from gradcheck_cli.cli.resolve import dims_of
 from gradcheck_cli.cli.tasks import Planner, Task, raising, targets_said
 from gradcheck_cli.cli.zoo.jobs import LEVEL
 from gradcheck_cli.errors import GradcheckError, UsageError
+from gradcheck_cli.graph.memory import has_part
 from gradcheck_cli.native.selection import kernels
 from gradcheck_cli.results.record import Check, SpecPlace
 from gradcheck_cli.zoo import Job
@@ -62,6 +63,7 @@ def _placed(check: Check, job: Job) -> SpecPlace:
 
 def _checker(job: Job, desk: Desk) -> Checker:
     options = {name: value for name, value in job.options.items() if name not in ("memory_limit", "timeout")}
+    has_part(_CHECK)
     limit, jacobians = (int(share * desk.errand.memory) for share in (_CHECK, _JACOBIANS))
     return Checker(
         given={**options, "jobs": desk.threads},

@@ -32,9 +32,10 @@ from gradcheck_cli.cli.zoo.run_progress import ZooProgress
 from gradcheck_cli.cli.zoo.start import HOME, RUN_OPTIONS
 from gradcheck_cli.errors import GradcheckError, UsageError, counted, plural, shown
 from gradcheck_cli.formats.untrusted import sha256_of_text
+from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.results import check_from_json, check_from_texts
 from gradcheck_cli.results.record import Check, FirstCheck, Report
-from gradcheck_cli.zoo import MEMORY, TIMEOUT, Job, Limits, cores, engine
+from gradcheck_cli.zoo import LEAST, MEMORY, TIMEOUT, Job, Limits, cores, engine
 from gradcheck_cli.zoo.parcel import expected_seconds, shared_out
 from gradcheck_cli.zoo.remote import reaching
 from gradcheck_cli.zoo.shelf import hide_from_git
@@ -79,6 +80,8 @@ def _ran(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: cl
     found = places(sources)
     near = common_folder([place.path for place in found if place.path] or ["."])
     options = {**settings_above(near, ctx), **given}
+    if (options.get("memory_limit") or LEAST) < LEAST:
+        raise UsageError(f"--memory-limit is less than a process takes at its start; give {spell(LEAST)} or more")
     shard, every = given.get("shard"), split(found, options)
     wanted = _of_shard(every, *shard) if shard else every
     if not wanted:
