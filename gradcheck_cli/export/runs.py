@@ -212,6 +212,29 @@ def _same(a: Any, b: Any) -> bool:
 # Inputs that decide what runs have in common
 
 
+@dataclass(frozen=True, slots=True)
+class Count:
+    """An integer input on whose value shapes depend, such as a number of iterations; `like` has its shape and dtype."""
+
+    name: str
+    like: Array
+
+    @property
+    def symbol(self) -> str:
+        """The name of its value among the sizes of dimensions."""
+        return f"value of {self.name!r}"
+
+
+def counts(graph: Graph, tape: Tape, given: Collection[str]) -> Iterator[Count]:
+    """Integer inputs without given values, on whose values shapes depend in a run of the model."""
+    for name in graph.free_inputs:
+        like = tape.values.get(name) if name not in given else None
+        if like is None or like.dtype.kind != "i" or like.size != 1:
+            continue
+        if Dependence.on([name], tape, graph).shapes:
+            yield Count(name, like)
+
+
 def sizing(graph: Graph, tape: Tape, outputs: Sequence[str], fixed: Collection[str]) -> list[str]:
     """Inputs of several integers on whose values the shapes of tensors behind them depend that outputs need."""
     read = {n for step in needed(tape, [tape.named[name].name for name in outputs]) for n in step.node.reads}

@@ -25,7 +25,7 @@ from gradcheck_cli.autodiff.tape import Loose, NodePlace, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export import runs as of_runs
 from gradcheck_cli.export.inner import FileOps
-from gradcheck_cli.export.runs import AlignedRuns, Names, TapeRun, aligned, needed
+from gradcheck_cli.export.runs import AlignedRuns, Count, Names, TapeRun, aligned, counts, needed
 from gradcheck_cli.export.size_formulas import formula
 from gradcheck_cli.graph import Array, FreshNames, Node
 from gradcheck_cli.graph.containers import inside
@@ -93,7 +93,7 @@ class Trials:
 def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -> Trials:
     """Chooses sizes for a model that is run to compute some targets."""
     point = model.point(targets, settings, ops, OutlinedTape)
-    base, counted = dict(point.dims), tuple(counts(model, point.tape, settings.extra_feed_dict))
+    base, counted = dict(point.dims), tuple(counts(model.graph, point.tape, settings.extra_feed_dict))
     trial = _Trial(model, targets, settings, model.ops, counted, base)
     given = {*model.dims, *settings.dims, *sizes_given(model.graph, settings), *model.source.dims}
     needed = model.graph.needed_for([*targets, *(n for r in model.requests_for(targets) for n in r.reads)])
@@ -118,9 +118,10 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
         groups.extend(added)
     else:
         for group in added:
-            larger = [DimGroup(each.dims, tuple(n for n in each.sizes if n > COUNTS[-1])) for each in groups]
-            kept = next((some for some in (groups, larger) if trial.go([*some, group])), None)
+            kept = next((some for some in (groups, _larger(groups)) if trial.go([*some, group])), None)
             groups = groups if kept is None else [*kept, group]
+    if bounded := _bounded(trial, groups, [d for d in free if not any(d in group.dims for group in groups)], fixed):
+        groups = [*_larger(groups), *bounded]
     moved = {d for group in groups for d in group.dims}
     near = [DimGroup(group.dims, group.sizes[: RUNS + len(groups)]) for group in groups]
     runs = tuple({**base, **each} for each in (*_assigned(groups), *_assigned(near))) if groups else (base,)
@@ -140,6 +141,21 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
         deciding=deciding,
         integers=tuple(n for n in integers if n not in {count.name for count in found}),
     )
+
+
+def _larger(groups: Sequence[DimGroup]) -> list[DimGroup]:
+    """The groups with those of their sizes that are larger than counts."""
+    return [DimGroup(each.dims, tuple(n for n in each.sizes if n > COUNTS[-1])) for each in groups]
+
+
+def _bounded(trial: _Trial, groups: Sequence[DimGroup], dims: Sequence[str], fixed: Collection[int]) -> list[DimGroup]:
+    """Dimensions that have other sizes where groups have larger ones, as a number of labels has among rows."""
+    found: list[DimGroup] = []
+    for dim in dims if groups else ():
+        few = DimGroup((dim,), tuple(n for n in COUNTS if n not in fixed))
+        if trial.go([*_larger(groups), *found, few]):
+            found.append(few)
+    return found
 
 
 def of_one(loose: Mapping[str, str]) -> Iterator[dict[str, int]]:
@@ -211,29 +227,6 @@ def at(settings: Settings, sizes: Mapping[str, int], counted: Collection[Count])
     values = {c.name: np.full_like(c.like, sizes[c.symbol]) for c in counted if c.symbol in sizes}
     dims = {d: size for d, size in sizes.items() if d not in {c.symbol for c in counted}}
     return replace(settings, dims=dims, extra_feed_dict={**settings.extra_feed_dict, **values})
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """An integer input on whose value shapes depend, such as a number of iterations; `like` has its shape and dtype."""
-
-    name: str
-    like: Array
-
-    @property
-    def symbol(self) -> str:
-        """The name of its value among the sizes of dimensions."""
-        return f"value of {self.name!r}"
-
-
-def counts(model: Model, tape: Tape, given: Collection[str]) -> Iterator[Count]:
-    """Integer inputs without given values, on whose values shapes depend in a run of the model."""
-    for name in model.graph.free_inputs:
-        like = tape.values.get(name) if name not in given else None
-        if like is None or like.dtype.kind != "i" or like.size != 1:
-            continue
-        if Dependence.on([name], tape, model.graph).shapes:
-            yield Count(name, like)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,14 @@ MODELS = [
     Open("sizes that may be 1 where others are longer", """g (float[N, 4] x, float[B, 4] y) => (float[P, 4] z) {
          k = Mul(x, y) s = Sin(k) z = Add(s, y) }""",
          each(N=[3, 3, 1, 1], B=[3, 1, 5, 1])),
+    Open("no more labels than rows", """g (float[N, 4] x, int64[M] t) => (float y) {
+         one = Constant<value_ints = [1]>() u = Unsqueeze(t, one) p = GatherElements<axis = 1>(x, u)
+         l = Tanh(p) y = ReduceMean<keepdims = 0>(l) }""",
+         each(N=[1, 2, 5, 9, 7], M=[1, 2, 5, 9, 3])),
+    Open("rows in the order of others", """g (float[N] x, float[M] t) => (float y) {
+         n = Shape(t) v, i = TopK<axis = 0>(t, n) h = Gather(x, i) e = Exp(h) z = Constant<value = int64 {0}>()
+         c = CumSum(e, z) l = Log(c) d = Sub(h, l) y = ReduceSum<keepdims = 0>(d) }""",
+         each(N=[1, 2, 5, 9, 7], M=[1, 2, 5, 9, 3])),
     Open("the same on both axes", """g (float[A, B] x, float[C, D] y) => (float z) {
          k = Div(x, y) s = Sin(k) z = ReduceMean<keepdims = 0>(s) }""",
          each(A=[3, 3, 1, 3, 1, 1], B=[4, 4, 4, 1, 4, 1], C=[3, 1, 5, 1, 1, 2], D=[4, 4, 1, 4, 1, 3])),
