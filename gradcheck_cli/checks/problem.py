@@ -45,7 +45,7 @@ from gradcheck_cli.jacobian.cost import (
 from gradcheck_cli.jacobian.directions import reach, reals
 from gradcheck_cli.op import Op, Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.points.more import first_nonfinite, leading
+from gradcheck_cli.points.more import ancestors, first_nonfinite, leading
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.points.targets import first_float_after
 from gradcheck_cli.results.record import derivative
@@ -197,7 +197,9 @@ def _cause(point: Point, tape: Tape, y: str) -> str:
     step = first_nonfinite(tape, [tape.named[y].name])
     if step is None:
         wrong = [name for name, var in tape.named.items() if _given(tape, name) and not np.isfinite(var.value).all()]
-        return f"{wrong[0]!r} is not, which the model is given." if wrong else "an input or a parameter is not."
+        said = f"{wrong[0]!r} is not, which the model is given." if wrong else "an input or a parameter is not."
+        feeds = _drawn(point, tape, y)
+        return f"{said} Give other integers than were drawn: {feeds}" if feeds else said
     made = [tape.values[n] for n in step.node.outputs if n and tape.values[n].dtype.kind in "fc"]
     given = [tape.values[n] for n in step.operands if n and tape.values[n].dtype.kind in "fc"]
     kind = "NaN" if any(np.isnan(v).any() for v in made) else "infinity"
@@ -215,10 +217,20 @@ def _advice(point: Point, tape: Tape, y: str) -> str:
     causes = leading(tape, [y], point.feeds)
     drawn = [n for n in causes if n in point.random]
     if drawn:
-        return f"Narrow: --val-range {shown(drawn[0])}:LOW,HIGH"
+        feeds = _drawn(point, tape, y)
+        other = f"  or give other integers than were drawn: {feeds}" if feeds else ""
+        return f"Narrow: --val-range {shown(drawn[0])}:LOW,HIGH{other}"
     if causes:
         return f"It follows from {', '.join(map(repr, causes[:3]))}. Give other values: --feed {shown(causes[0])}=..."
     return "It follows from the model's own constants alone, whatever the inputs are."
+
+
+def _drawn(point: Point, tape: Tape, y: str) -> str:
+    """Options that give the integers that were drawn and lead to y, such as lengths; "" if there are none."""
+    before = ancestors(tape, [tape.named[y].name])
+    return "  ".join(
+        f"--feed {shown(n)}=..." for n in point.integers if n in tape.named and tape.named[n].name in before
+    )
 
 
 def _given(tape: Tape, name: str) -> bool:

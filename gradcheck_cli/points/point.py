@@ -229,9 +229,9 @@ class Point(Struct, frozen=True):
     """A traced point: the tape, the feeds that made it, and sizes chosen for open dimensions.
 
     `expected` holds the outputs that ship with the model, where all inputs are those that ship with them.  `random` are
-    the float inputs that were drawn; `ranges` are intervals in which they were drawn anew, since the model is not finite
-    at the values drawn first, and `advice` one in which it would be, where the user gave another.  `over` are larger sizes,
-    tried before, that memory had no room for.
+    the float inputs that were drawn, `integers` the other ones; `ranges` are intervals in which floats were drawn anew,
+    since the model is not finite at the values drawn first, and `advice` one in which it would be, where the user gave
+    another.  `over` are larger sizes, tried before, that memory had no room for.
     """
 
     tape: Tape
@@ -243,6 +243,7 @@ class Point(Struct, frozen=True):
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     advice: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     over: Mapping[str, int] = field(default_factory=dict)
+    integers: tuple[str, ...] = ()
 
 
 def find_point(
@@ -278,7 +279,7 @@ def find_point(
     random = tuple(n for n in graph.free_inputs if n in needed and n not in held and is_float(graph, n))
     notes = (*shipped.notes(ready), *(only_size(k) for k, v in sizes.items() if v == 1 and k not in known))
     over = {k: search.over[k] for k in sizes if k in search.over}
-    return Point(tape, feeds, sizes, expected, notes, random, over=over)
+    return Point(tape, feeds, sizes, expected, notes, random, over=over, integers=tuple(trials.integers))
 
 
 class _Trials:

@@ -191,7 +191,7 @@ def inputs(*nodes: str, **types: TensorType) -> gc.Model:
     return gc.Model(Source(graph, "net", nodes=len(made)), gc.OPS)
 
 
-CONSTANTS = {"half": np.array(0.5), "none": np.zeros(6), "table": np.zeros(3)}
+CONSTANTS = {"half": np.array(0.5), "none": np.zeros(6), "table": np.zeros(3), "rare": np.full(3, -np.inf)}
 FLOATS, INTEGERS = TensorType(FLOAT, (6,)), TensorType(np.dtype(np.int64), (6,))
 SQUARES = ("q = Mul z z", "n = Neg q", "l = Log n", "y = Add x l")
 
@@ -259,6 +259,18 @@ def test_what_comes_of_nothing_has_no_least_input():
     record = check(single(("ReduceMax", "x", "y"), shape=(0,)))
     assert record.code in ("GC302", "GC701")
     assert "nan" not in record.message
+
+
+def test_integers_that_were_drawn_are_named_where_they_may_be_the_reason():
+    nodes = ("g = Gather table i", "s = Mul g x", "l = Log s", "y = Add x l")
+    for given in ({}, {"extra_feed_dict": {"i": np.zeros(6, np.int64)}}):
+        message = check(inputs(*nodes, x=FLOATS, i=INTEGERS), **given).message
+        named = "  or give other integers than were drawn: --feed i=..."
+        assert message.endswith(f"Narrow: --val-range x:LOW,HIGH{'' if given else named}")
+    message = check(inputs("g = Gather rare i", "y = Add x g", x=FLOATS, i=INTEGERS)).message
+    assert message.endswith(
+        "'rare' is not, which the model is given. Give other integers than were drawn: --feed i=..."
+    )
 
 
 class Unread(np.ndarray):
