@@ -451,6 +451,7 @@ class Numeric:
         self.disputed[open_] |= (disputed & (result == Status.NOISE)).any(axis=1)
         error = np.fmin(blur / 8, np.where(np.isfinite(ladder.value), ladder.error, np.inf))
         error = np.where(disputed, np.abs(d - ladder.value), error)
+        value[open_] = np.where(np.isfinite(d), d, ladder.value)  # which is what they are judged by
         return np.where(status[open_] == Status.PASS, Status.PASS, result).astype(np.int8), error
 
     def contradicted(self, exact: Array, blur: Array | float, ladder: Estimate, largest: Array) -> Array:
