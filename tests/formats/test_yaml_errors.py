@@ -7,7 +7,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from gradcheck_cli.errors import SpecError, UsageError
+from gradcheck_cli.errors import LimitError, SpecError, UsageError
 from gradcheck_cli.formats.yaml.reading import read_spec
 
 
@@ -485,6 +485,16 @@ WITHOUT = [
 @pytest.mark.parametrize("entry, message", WITHOUT)
 def test_an_operator_without_a_body_is_told_once(tmp_path, entry, message):
     assert problems(tmp_path, f"gradcheck: 1\nops:\n  acme.F: {{{entry}}}\n{USING}") == [message]
+
+
+def test_python_that_runs_out_of_memory_is_a_limit(tmp_path, monkeypatch):
+    (tmp_path / "memory_for_gradcheck.py").write_text("def f(): raise MemoryError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "f.gradcheck.yaml"
+    path.write_text("gradcheck: 1\nops:\n  acme.F: {python: 'memory_for_gradcheck:f'}\n")
+    with pytest.raises(LimitError, match=r"^memory_for_gradcheck:f: out of memory") as caught:
+        read_spec(path, allow_python=True)
+    assert caught.value.code == "GC602"
 
 
 def test_an_interrupt_of_python_stays_one(tmp_path, monkeypatch):

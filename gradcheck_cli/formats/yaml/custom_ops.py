@@ -22,6 +22,7 @@ from gradcheck_cli.formats.yaml.nodes import Scope, plain_attribute, read_nodes
 from gradcheck_cli.formats.yaml.places import DocumentPath
 from gradcheck_cli.formats.yaml.values import mistake
 from gradcheck_cli.graph import Graph, Node
+from gradcheck_cli.graph.memory import exhausted
 
 COMPLEX = frozenset(("Complex", "Real", "Imag", "Conj", "Angle", "FFT", "IFFT"))  # not part of ONNX
 DOMAINS = frozenset(("", "gradcheck", "ai.onnx.ml", "com.microsoft", "ai.onnx.training", "ai.onnx.preview.training"))
@@ -191,6 +192,8 @@ class OperatorTable:
             path = tuple(part for part in first["loc"] if not str(part).startswith(("<", "[")))
             said = mistake(first, path, "it")
             raise (spot / "python").error(f"{target} returns no operator: {said}") from None
+        except MemoryError as error:
+            raise exhausted(error, target) from error
         except (Exception, SystemExit) as error:  # a script may end with sys.exit()
             raise (spot / "python").error(f"{target} cannot be called: {spelled(error)}") from error
 
