@@ -149,7 +149,10 @@ def _name_of(key: str, value: Any, file: Path) -> str:
 
 
 def blamed(error: UsageError, folder: str, ctx: click.Context, given: Mapping[str, Any]) -> UsageError:
-    """An error of a value or name that nobody typed, at its line of the nearest configuration file, if that has it."""
+    """An error of a value or name that nobody typed: with its variable, or at its line of the nearest file, if there."""
+    option = _KEYS.get(_option_of(str(error))[0], "")
+    if option and ctx.get_parameter_source(option) is ParameterSource.ENVIRONMENT:
+        return UsageError(f"{PREFIX}_{option.upper()} in the environment: {error}", code=error.code)
     found = None if isinstance(error, SpecError) else _nearest(folder, ctx)
     if found is None:
         return error
@@ -167,11 +170,16 @@ def _blamed_for(message: str, name: str, value: Any) -> tuple[str, ...] | None:
     if tensor := re.search(r"has no tensor '(.*?)'", message):
         wrong = tensor[1] if tensor[1] in names else None
     else:
-        found = re.match(r"--([\w-]+) ?(.*)", message)
-        option, rest = found.groups() if found else ("", "")
-        its = _KEYS.get(option.replace("-", "_")) == name
+        option, rest = _option_of(message)
+        its = _KEYS.get(option) == name
         wrong = next((n for n in names if rest.startswith((f"{n}:", f"{n}="))), "") if its else None
     return None if wrong is None else (wrong,) if wrong and isinstance(value, dict) else ()
+
+
+def _option_of(message: str) -> tuple[str, str]:
+    """The key of the option that a message begins with, and the rest of the message."""
+    found = re.match(r"--([\w-]+) ?(.*)", message)
+    return (found[1].replace("-", "_"), found[2]) if found else ("", "")
 
 
 def _above(file: Path) -> tuple[str, ...]:

@@ -79,6 +79,11 @@ _MEANT = {  # values that options have elsewhere, and what they are called here
 }
 
 
+def _is_variable(param: click.Parameter, ctx: click.Context) -> bool:
+    """True of a parameter whose value stands in the environment."""
+    return ctx.get_parameter_source(param.name or "") is ParameterSource.ENVIRONMENT
+
+
 def said_better(error: click.ClickException) -> str:
     """The message of an error of the command line, with what to type instead."""
     ctx = getattr(error, "ctx", None)
@@ -97,6 +102,8 @@ def said_better(error: click.ClickException) -> str:
             )
         case click.BadOptionUsage() if ctx is not None and "requires an argument" in error.message:
             return f"{error.message} Write {error.option_name} {_form_of(error.option_name, ctx)}."
+        case click.BadParameter() if ctx is not None and error.param is not None and _is_variable(error.param, ctx):
+            error.param_hint = f"'{PREFIX}_{(error.param.name or '').upper()}'"
         case click.UsageError() if ctx is not None and error.message.startswith("Got unexpected extra argument"):
             return f"{error.message}. Write {ctx.command_path} {' '.join(ctx.command.collect_usage_pieces(ctx))}"
     return error.format_message()

@@ -197,6 +197,20 @@ def test_a_variable_that_names_no_option_is_an_error(
     assert ran.err.startswith(f"error GC201: {message}")
 
 
+@pytest.mark.parametrize("variable, value, message", [
+    ("GRADCHECK_RTOL", "abc", "GRADCHECK_RTOL in the environment: --rtol abc: 'abc' is no number"),
+    ("GRADCHECK_SEED", "abc", "Invalid value for 'GRADCHECK_SEED': 'abc' is neither a number nor 'random'"),
+    ("GRADCHECK_MEMORY_LIMIT", "abc", "Invalid value for 'GRADCHECK_MEMORY_LIMIT': 'abc' is no size"),
+])  # fmt: skip
+def test_a_wrong_value_of_a_variable_is_told_by_its_name(
+    gradcheck: Command, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    ran = gradcheck("check", "mlp.onnx")
+    assert ran.code == 2
+    assert ran.err.startswith(f"error GC201: {message}")
+
+
 INIT = """gradcheck: 1
 graphs:
   net:
