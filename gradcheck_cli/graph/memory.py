@@ -287,7 +287,7 @@ def most(table: Path = _GROUPS[0], mount: Path = _GROUPS[1]) -> int:
 @cache
 def allowed(limit: int | None = None) -> int:
     """Bytes that a check may take: the limit that was given, else half of `most`."""
-    return limit or max(1, most() // 2)
+    return min(limit, _ADDRESSED) if limit else max(1, most() // 2)
 
 
 def _of_limits() -> int:

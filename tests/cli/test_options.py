@@ -211,6 +211,11 @@ def test_a_wrong_value_of_a_variable_is_told_by_its_name(
     assert ran.err.startswith(f"error GC201: {message}")
 
 
+@pytest.mark.parametrize("limit", ["99999999TB", "1000000000000000000000GiB", "9223372036854775807B"])
+def test_a_memory_limit_beyond_all_addresses_limits_nothing(gradcheck: Command, limit: str) -> None:
+    assert gradcheck("mlp.onnx", "--memory-limit", limit).code == 0
+
+
 INIT = """gradcheck: 1
 graphs:
   net:
