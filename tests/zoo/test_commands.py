@@ -103,6 +103,38 @@ def test_the_same_command_repeats_nothing_and_gives_the_same(zoo: Command):
     assert Path("run/results.jsonl").read_bytes() == before
 
 
+def test_runs_of_other_sources_have_folders_of_their_own(zoo: Command, folder: Path):
+    for name in ("x/models", "y/models"):
+        (folder / name).mkdir(parents=True)
+        models.mlp(folder / name / "net.onnx")
+    for source in ("x/models", "y/models", "x/models", "./y/models"):
+        assert zoo(source).code == 0
+    first, second = sorted(os.listdir(".gradcheck/zoo"))
+    assert (jobs(f".gradcheck/zoo/{first}"), first) == (["x/models/net.onnx"], "models")
+    assert {*jobs(f".gradcheck/zoo/{second}")} <= {"y/models/net.onnx", "./y/models/net.onnx"}
+
+
+@pytest.mark.parametrize(
+    "run, reason",
+    [
+        ("run", "run holds a run of models/mlp.onnx; give another folder by --run"),
+        ("models", "models holds lfs.onnx and no run; give a new folder by --run"),
+    ],
+)
+def test_a_folder_of_something_else_is_left_as_it_is(zoo: Command, run: str, reason: str):
+    zoo("models/mlp.onnx", "--run", "run")
+    before = sorted(os.listdir(run))
+    ran = zoo("models/sub/conv.onnx", "--run", run)
+    assert (ran.code, ran.err) == (2, f"error GC201: {reason}\n")
+    assert sorted(os.listdir(run)) == before
+
+
+def test_a_run_goes_on_with_more_of_its_sources(zoo: Command):
+    zoo("models/mlp.onnx", "--run", "run")
+    assert zoo("models/mlp.onnx", "models/sub/conv.onnx", "--run", "run").code == 0
+    assert jobs("run") == ["models/mlp.onnx", "models/sub/conv.onnx"]
+
+
 def test_what_has_changed_is_checked_again_alone(zoo: Command, folder: Path):
     zoo("models", "--run", "run")
     done = len(jobs("run"))

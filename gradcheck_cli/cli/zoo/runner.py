@@ -39,7 +39,19 @@ from gradcheck_cli.zoo import LEAST, MEMORY, TIMEOUT, Job, Limits, cores, engine
 from gradcheck_cli.zoo.parcel import expected_seconds, shared_out
 from gradcheck_cli.zoo.remote import reaching
 from gradcheck_cli.zoo.shelf import hide_from_git
-from gradcheck_cli.zoo.store import ABOUT, About, Line, Store, finished, read_about, texts, write_about
+from gradcheck_cli.zoo.store import (
+    ABOUT,
+    LOCK,
+    RECORDS,
+    About,
+    Line,
+    Store,
+    finished,
+    is_run,
+    read_about,
+    texts,
+    write_about,
+)  # fmt: skip
 
 # options that are not stored with a run, and are ignored if its folder has them
 _OF_ONE_TIME = {"folder", "rerun", "show", "fail_fast", "allow_python", "allow_local", *names_at("Output")}
@@ -51,10 +63,50 @@ _ALIKE = 5  # models that are named
 
 def begin(sources: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -> int:
     """Checks the models of some sources, and gives the exit code."""
-    folder = Path(given.get("folder") or os.path.join(HOME, _name_of(sources, given.get("shard"))))
+    folder = _kept_at(given["folder"], sources) if given.get("folder") else _free(sources, given.get("shard"))
     if given.get("seed") == "random":  # one seed for all models, also when the run is resumed
         given = {**given, "seed": secrets.randbelow(1 << 31)}
     return _run(sources, given, folder, ctx)
+
+
+def _kept_at(folder: str, sources: Sequence[str]) -> Path:
+    """The folder that was given; UsageError for one with a run of none of the sources, or with other files."""
+    path = Path(folder)
+    if is_run(path) and (about := _told(path)) and _identities(*about).isdisjoint(_identities(os.getcwd(), sources)):
+        raise UsageError(f"{folder} holds a run of {shown(' '.join(about[1]))}; give another folder by --run")
+    others = [name for name in _listing(path) if not name.startswith(".") and name not in (ABOUT, RECORDS, LOCK)]
+    if others and not is_run(path):
+        raise UsageError(f"{folder} holds {shown(others[0])} and no run; give a new folder by --run")
+    return path
+
+
+def _free(sources: Sequence[str], shard: tuple[int, int] | None) -> Path:
+    """The default folder of a run; where it holds a run of other sources, one with their mark in its name."""
+    path = Path(HOME, _name_of(sources, shard))
+    wanted = _identities(os.getcwd(), sources)
+    if not is_run(path) or (about := _told(path)) is None or _identities(*about) == wanted:
+        return path
+    return path.with_name(f"{path.name}-{sha256_of_text(chr(10).join(sorted(wanted)))[:8]}")
+
+
+def _told(run: Path) -> tuple[str, tuple[str, ...]] | None:
+    """The working folder and the sources of a run; None for one that cannot be read, and is written anew."""
+    with suppress(UsageError):
+        about = read_about(run)
+        return about.folder, about.sources
+    return None
+
+
+def _identities(folder: str, sources: Iterable[str]) -> set[str]:
+    """Sources as they are seen from everywhere."""
+    return {each if "://" in each else os.path.normpath(os.path.join(folder, each)) for each in sources}
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:  # not there yet, or said when it is written to
+        return []
 
 
 def go_on(folder: str, given: Mapping[str, Any], ctx: click.Context) -> int:
