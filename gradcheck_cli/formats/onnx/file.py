@@ -116,6 +116,8 @@ def opened(path: Path) -> Iterator[BufferedReader]:
         if size > PROTOBUF_LIMIT:
             raise ModelError(f"{path} is larger than 2 GiB in one file; save it with its weights as external data.")
     except FileNotFoundError:
+        if path.is_symlink():
+            raise ModelError(f"{path} is a link to {path.readlink()}, which does not exist.") from None
         raise ModelError(f"{path} does not exist.{did_you_mean(path.name, _names_in(path.parent))}") from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
