@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gradcheck_cli.cli.resolve import listed
-from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, shown
+from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, plural, shown
 from gradcheck_cli.formats import is_spec, read
 from gradcheck_cli.formats.onnx.file import fields_of
 from gradcheck_cli.formats.source import CheckRequest, Source, Spec
@@ -73,6 +73,38 @@ SPEC_SUFFIXES = (".gradcheck.yaml", ".gradcheck.yml")
 
 
 Unread: TypeAlias = list[tuple[str, GradcheckError]]
+_AS_TEXT = (".onnxtxt", ".onnxtext", ".textproto")
+
+
+class LeftOut(Struct):
+    """The parts of folders that are not taken: those that cannot be read, with the reason, and others by their kind."""
+
+    unread: Unread = field(default_factory=list)
+    links: set[str] = field(default_factory=set)  # to folders elsewhere, which may lead back
+    texts: set[str] = field(default_factory=set)  # models as text
+    hidden: set[str] = field(default_factory=set)  # models whose names begin with a dot
+
+    def look(self, top: str, folder: str, folders: Iterable[str], names: Iterable[str]) -> None:
+        """Notes what is left out of a folder, which lies in the one at the top."""
+        every = os.path.join(os.path.realpath(top), "")
+        links = (os.path.join(folder, name) for name in folders if not name.startswith("."))
+        self.links.update(
+            link for link in links if os.path.islink(link) and not f"{os.path.realpath(link)}/".startswith(every)
+        )
+        self.texts.update(os.path.join(folder, name) for name in names if name.lower().endswith(_AS_TEXT))
+        self.hidden.update(os.path.join(folder, name) for name in names if name.startswith(".") and _is_model(name))
+
+    def notes(self, taken: Collection[str]) -> list[str]:
+        """A note on what is left out, other than what is named by itself."""
+        files = {*map(os.path.realpath, taken)}
+        kinds = (
+            (self.links, "link to a folder", "links to folders"),
+            (self.texts, "model as text", "models as text"),
+            (self.hidden, "hidden model", "hidden models"),
+        )
+        counts = [(sum(os.path.realpath(p) not in files for p in paths), one, more) for paths, one, more in kinds]
+        told = ", ".join(f"{count} {plural(count, one, more)}" for count, one, more in counts if count)
+        return [f"left out of folders: {told}; they are checked where they are named"] if told else []
 
 
 class Found(NamedTuple):
@@ -86,16 +118,17 @@ class Found(NamedTuple):
 def expand(arguments: Iterable[str]) -> Found:
     """The files that arguments mean, each once; GradcheckError if no argument means any."""
     paths: list[str] = []
-    missing: Unread = []
+    left = LeftOut()
+    missing = left.unread
     for argument in arguments:
         try:
-            paths += _files(argument, missing)
+            paths += _files(argument, left)
         except GradcheckError as error:
             missing.append((argument, error))
     if missing and not paths:
         raise missing[0][1]
     files, notes = once(paths)
-    return Found(_without_side_cars(files), missing, notes)
+    return Found(_without_side_cars(files), missing, [*notes, *left.notes(files)])
 
 
 def once(paths: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -151,8 +184,8 @@ def common_folder(paths: Sequence[str]) -> str:
         return os.getcwd()
 
 
-def _files(argument: str, unread: Unread) -> list[str]:
-    """The files that an argument means; folders that cannot be read are added to `unread`."""
+def _files(argument: str, left: LeftOut) -> list[str]:
+    """The files that an argument means; what is not taken of folders is added to `left`."""
     if argument == "-":
         raise ModelError("models are read from files, which is where their weights are looked for; not from stdin")
     if "://" in argument:
@@ -164,13 +197,13 @@ def _files(argument: str, unread: Unread) -> list[str]:
     if len(parts) > 1 and not os.path.lexists(argument) and all(map(os.path.lexists, parts)):
         raise UsageError(f"{argument}: models are separated by spaces: {' '.join(parts)}")
     if os.path.isdir(argument):
-        return _without_side_cars(sorted(_inside(argument, unread))) or _nothing(
+        return _without_side_cars(sorted(_inside(argument, left))) or _nothing(
             f"{argument!r} holds no *.onnx or *.gradcheck.yaml{_held_instead(argument)}"
         )
     if os.path.exists(argument) or not glob.has_magic(argument):
         return [argument]
-    matches = sorted(_matching(argument, unread))
-    files = [path for match in matches for path in (_inside(match, unread) if os.path.isdir(match) else [match])]
+    matches = sorted(_matching(argument, left.unread))
+    files = [path for match in matches for path in (_inside(match, left) if os.path.isdir(match) else [match])]
     models = any(map(_is_model, files))
     wanted = [path for path in files if _is_model(path) or (path in matches and not models)]
     return _without_side_cars(wanted) or _nothing(f"{argument!r} matches no file")
@@ -228,9 +261,10 @@ def _note_unread(unread: Unread, error: OSError) -> None:
         unread.append((folder, ModelError(f"{folder} cannot be read: {error.strerror or error}")))
 
 
-def _inside(folder: str, unread: Unread) -> Iterator[str]:
+def _inside(folder: str, left: LeftOut) -> Iterator[str]:
     """The models and specs in a folder, however deep, but for what is hidden."""
-    for root, folders, names in os.walk(folder, onerror=partial(_note_unread, unread)):
+    for root, folders, names in os.walk(folder, onerror=partial(_note_unread, left.unread)):
+        left.look(folder, root, folders, names)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (str(Path(root) / name) for name in sorted(names) if _is_model(name) and not name.startswith("."))
 

@@ -113,6 +113,28 @@ def test_a_folder_that_cannot_be_read_is_an_error_as_a_file_is(
     assert "zoo/deep/er cannot be read: Permission denied" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["check", "zoo"])
+def test_what_a_folder_leaves_out_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("m/a.onnx", "m/.b.onnx", "m/c.onnxtxt", "m/d.textproto", "elsewhere/e.onnx", "m/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        models.conv(tmp_path / name)
+    os.symlink("../elsewhere", "m/more")
+    os.symlink(".", "m/loop")
+    assert main([command, "m", "--progress", "off", "-q"]) == 0
+    counts = "1 link to a folder, 2 models as text, 1 hidden model"
+    note = f"note: left out of folders: {counts}; they are checked where they are named\n"
+    assert capsys.readouterr().err.count(note) == 1
+
+
+def test_a_link_to_nothing_says_where_it_leads(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    os.symlink("gone.onnx", tmp_path / "net.onnx")
+    assert main([str(tmp_path / "net.onnx")]) == 4
+    assert "net.onnx is a link to gone.onnx, which does not exist." in capsys.readouterr().err
+
+
 def test_a_source_without_models_is_told_beside_the_others_and_an_error_alone(zoo: Path):
     found = places(["zoo/a.onnx", "zoo/x*.onnx", "ftp://host/a.onnx"])
     assert [(place.uri, getattr(place.error, "exit_code", 0)) for place in found] == [
