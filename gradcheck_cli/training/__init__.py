@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from gradcheck_cli.autodiff.backward import add_n
 from gradcheck_cli.errors import UsageError, shown
-from gradcheck_cli.export.derivatives import derivatives
+from gradcheck_cli.export.derivatives import Derivatives, derivatives
 from gradcheck_cli.export.gradient_graph import Written, graph_of
 from gradcheck_cli.export.inner import relabeled
 from gradcheck_cli.export.proof import proven, reference
@@ -23,7 +23,7 @@ from gradcheck_cli.ops.straight import estimated
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.training.losses import LOSSES, MEASURES, METRICS, with_measure
 from gradcheck_cli.training.optimizers import NORM, RATE, STEP, Update, optimizer_of
-from gradcheck_cli.training.trainables import Trainables, evaluated, trained_inputs
+from gradcheck_cli.training.trainables import Trainables, evaluated, named, trained_inputs
 
 _OF_NUMPY = ("file", "allow_pickle")  # keywords of numpy.savez: no array of a checkpoint can be called so
 
@@ -157,9 +157,9 @@ class _Making(Struct, frozen=True):
         if self.straight:
             source, ops = estimated(source, ops, (), (loss, *metrics))
             graph = source.graph
-        found = trained_inputs(graph, [loss], self.trainable, self.lora, ops, self.seed)
-        opened = Model(structs.replace(source, graph=found.graph), ops, model.dims)
-        forward, grads = self._differentiated(opened, loss, metrics, found)
+        base = Model(structs.replace(source, graph=graph), ops, model.dims)
+        found, opened, grads = self._connected(base, loss)
+        forward = self._forward(opened, loss, metrics, found, grads)
         suffix = _suffix(forward.graph)
         train, state = self._train(forward, grads, loss, metrics, found, suffix)
         init = {**found.params, **found.statistics, **state, STEP: np.zeros((), np.int64)}
@@ -189,22 +189,35 @@ class _Making(Struct, frozen=True):
         arguments.require_inexact(model, model[found[0]], "--loss")
         return model, found[0], found[1:]
 
-    def _differentiated(
-        self, model: Model, loss: str, metrics: Sequence[str], found: Trainables
-    ) -> tuple[Written, list[str]]:
-        """The graph of loss, metrics, statistics and gradients, and the names of the gradients."""
-        scale = self.how.loss_scale
-        shape = model.shape(loss)
+    def _connected(self, model: Model, loss: str) -> tuple[Trainables, Model, list[str]]:
+        """The tensors that are trained, the model with them as inputs, and the names of the gradients.
+
+        Weights to which no gradient leads are left as they are, also by the decay, as PyTorch leaves them.
+        """
+        found, opened, added = self._differentiated(model, loss, ())
+        if added.missing:
+            if self.lora or not added.results:
+                raise UsageError(f"--loss {self.loss}: it does not depend on {named(added.missing)} by a gradient.")
+            found, opened, added = self._differentiated(model, loss, added.missing)
+        return found, opened, list(added.results.values())
+
+    def _differentiated(self, model: Model, loss: str, left: Sequence[str]) -> tuple[Trainables, Model, Derivatives]:
+        found = trained_inputs(model.graph, [loss], self.trainable, self.lora, model.ops, self.seed, left)
+        opened = Model(structs.replace(model.source, graph=found.graph), model.ops, model.dims)
+        shape, scale = opened.shape(loss), self.how.loss_scale
         if any(d != 1 for d in shape):
             raise UsageError(f"--loss {loss}: its shape is {list(shape)}; a loss is one number.")
         seeds: Any = "ones" if scale is None else {loss: np.full([1] * len(shape), scale)}
-        how = {"scope": "gradients", "aggregate": add_n, "gate": False, "colocate": False, "zeros": True, "stop": ()}
-        added = derivatives(model, "gradient", list(found.params), [loss], seeds, how)
-        grads = list(added.results.values())
+        how = {"scope": "gradients", "aggregate": add_n, "gate": False, "colocate": False, "zeros": False, "stop": ()}
+        return found, opened, derivatives(opened, "gradient", list(found.params), [loss], seeds, how)
+
+    def _forward(
+        self, model: Model, loss: str, metrics: Sequence[str], found: Trainables, grads: Sequence[str]
+    ) -> Written:
+        """The graph of loss, metrics, statistics and gradients."""
         outputs = tuple(dict.fromkeys([loss, *metrics, *found.updates.values(), *grads]))
         made = graph_of(model, outputs, {})
-        notes = (*made.notes, *proven(model, made, {}, reference(model, made, {})))
-        return replace(made, notes=notes), grads
+        return replace(made, notes=(*made.notes, *proven(model, made, {}, reference(model, made, {}))))
 
     def _train(
         self, forward: Written, grads: Sequence[str], loss: str, metrics: Sequence[str], found: Trainables, suffix: str

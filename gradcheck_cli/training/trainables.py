@@ -16,7 +16,7 @@ from msgspec import Struct
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.export.parameters import lifted, opened, reading
 from gradcheck_cli.export.size_formulas import NUMBERS
-from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType
+from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.targets import (
     constant_roles,
@@ -52,14 +52,19 @@ class Trainables(Struct, frozen=True):
 
 
 def trained_inputs(
-    graph: Graph, ys: Sequence[str], globs: Sequence[str], lora: Sequence[str], ops: Ops, seed: int
-) -> Trainables:
-    """The graph with inputs for the weights, or for those that fit `globs`, and for the factors of `lora`, RANK:GLOB."""
+    graph: Graph, ys: Sequence[str], globs: Sequence[str], lora: Sequence[str], ops: Ops, seed: int,
+    left: Sequence[str] = (),
+) -> Trainables:  # fmt: skip
+    """The graph with inputs for the weights, or for those that fit `globs`, and for the factors of `lora`, RANK:GLOB.
+
+    Weights in `left` stay as they are: no gradient leads to them.
+    """
     graph, copies = _copies_apart(_statistics_apart(lifted(graph)))
     graph, merged = _merged_apart(graph, {*weights(graph, ys, ops=ops), *_of_group_norms(graph)})
     graph, tied = _transposes_tied(graph)
+    _require_needed(graph, ys, globs)
     ranks = dict(_ranks(graph, ys, lora))
-    usual, left = ((), []) if lora and not globs else _usual(graph, ys, ops)
+    usual, kept = ((), []) if lora and not globs else _usual(graph, ys, ops)
     leaving_out = bool(globs) and all(glob.startswith("!") for glob in globs)
     names = matched_params(graph, ys, globs, usual if leaving_out else (), ops, "--trainable ") if globs else usual
     both = set(names) & set(ranks)
@@ -67,16 +72,17 @@ def trained_inputs(
         raise UsageError(f"--lora and --trainable both name {', '.join(map(shown, sorted(both)))}.")
     if not names and not ranks:
         raise UsageError("the model has no weights to train: --trainable GLOB names constants, which inspect lists.")
-    values = {name: graph.constants[name] for name in names}
+    values = {name: graph.constants[name] for name in names if name not in left}
     if other := next((n for n, v in values.items() if v.dtype.kind not in "fV"), None):
         raise UsageError(f"{shown(other)} is {values[other].dtype}; weights of real numbers can be trained.")
     wide = {n: v.astype(np.float32) if v.dtype.itemsize < 4 else v for n, v in values.items()}
     said = [
-        *_said_of_copies([n for n in names if n in copies], "written as a copy of an equal weight"),
-        *_said_of_copies([n for n in names if n in merged], "kept once with equal weights of other modules"),
-        *said_of_merged(graph, names, ops),
-        *(f"{shown(n)} is {shown(of)} transposed: trained as one weight" for n, of in tied.items() if of in names),
-        *(left if leaving_out or not globs else ()),
+        *_said_of_copies([n for n in values if n in copies], "written as a copy of an equal weight"),
+        *_said_of_copies([n for n in values if n in merged], "kept once with equal weights of other modules"),
+        *said_of_merged(graph, values, ops),
+        *(f"{shown(n)} is {shown(of)} transposed: trained as one weight" for n, of in tied.items() if of in values),
+        *([f"not trained: {named(left)}; the loss does not depend on them by a gradient"] if left else ()),
+        *(kept if leaving_out or not globs else ()),
     ]
     graph, factors = _adapted(opened(graph, wide), ranks, np.random.default_rng(seed))
     graph, statistics, updates, notes = _with_statistics(graph)
@@ -154,6 +160,21 @@ def _transposes_tied(graph: Graph) -> tuple[Graph, dict[str, str]]:
     nodes = [Node("Transpose", (of,), (name,), {"perm": (1, 0)}, name=name) for name, of in tied.items()]
     constants = {n: v for n, v in graph.constants.items() if n not in tied}
     return replace(graph, nodes=(*nodes, *graph.nodes), constants=constants) if tied else graph, tied
+
+
+def named(names: Sequence[str]) -> str:
+    """Some tensors by name, the first ones if there are many."""
+    return ", ".join(map(shown, names[:4])) + (f" and {len(names) - 4} more" if names[4:] else "")
+
+
+def _require_needed(graph: Graph, ys: Sequence[str], globs: Sequence[str]) -> None:
+    """UsageError for a glob that fits nothing but weights on which the loss does not depend."""
+    floats = [n for n, v in graph.constants.items() if is_inexact(v.dtype) and v.size]
+    known = differentiable_constants(graph, ys)
+    for glob in globs:
+        fits = fitting(floats, glob.removeprefix("!"), "--trainable ")
+        if not {*fits} & {*known}:
+            raise UsageError(f"--trainable {shown(glob)}: the loss does not depend on {named(fits)}.")
 
 
 def _statistics_apart(graph: Graph) -> Graph:

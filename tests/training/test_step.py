@@ -344,6 +344,42 @@ def test_evaluation_normalizes_by_running_statistics_and_drops_nothing(kind: str
     assert bool(kept) == (kind == "outside")
 
 
+HEADS = """<ir_version: 9, opset_import: ["" : 18]> g (double[N,2] x) => (double[N,2] y, double[N,2] z, double most)
+    <double[2,2] w = {1, 2, 3, 4.5}, double[2,2] "u.weight" = {1, -2, 3, 0.5}, double[2] "u.bias" = {1, 2}> {
+    y = MatMul (x, w)  z = Gemm (x, "u.weight", "u.bias")  best = ArgMax <keepdims=0> (z)  index = Cast <to=11> (best)
+    most = ReduceSum <keepdims=0> (index)  plain = ReduceMean <keepdims=0> (x)
+    first = ReduceMean <keepdims=0> (y)  both = Add (first, most) }"""
+
+
+@pytest.mark.parametrize("loss", ["mse:y,t,reduction=sum", "both"])
+def test_weights_without_a_gradient_are_left_as_they_are(loss: str, tmp_path: Path) -> None:
+    """PyTorch's optimizers leave out what has no gradient, also with a weight decay."""
+    onnx.save(onnx.parser.parse_model(HEADS), tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss=loss, optimizer="adamw:weight_decay=0.1", lr=0.5)
+    assert step.params == ("w",)
+    assert "not trained: u.weight, u.bias; the loss does not depend on them by a gradient" in step.notes
+    assert not {"u.weight", "u.bias"} & {*step.train.graph.inputs, *step.evaluate.graph.inputs}
+    z = gc.run(step.evaluate["z"], {"x": np.ones((1, 2))})
+    np.testing.assert_allclose(z, [[1 + 3 + 1, -2 + 0.5 + 2]])
+
+
+UNCONNECTED: dict[str, tuple[dict[str, Any], str]] = {
+    "a loss of the data": ({"loss": "plain"}, "^--loss plain: it does not depend on u.weight, u.bias by a gradient"),
+    "a loss of decisions": ({"loss": "most"}, "^--loss most: it does not depend on u.weight, u.bias by a gradient"),
+    "another head": ({"loss": "mse:y,t", "trainable": "u.*"}, r"^--trainable u\.\*: the loss .* on u.weight, u.bias"),
+    "one of decisions": ({"loss": "both", "trainable": "u.*"}, "^--loss both: it does not depend on u.weight, u.bias"),
+    "factors of one": ({"loss": "both", "lora": "1:*"}, "^--loss both: it does not depend on .*lora_A"),
+}
+
+
+@pytest.mark.parametrize("name", UNCONNECTED)
+def test_nothing_to_train_is_said(name: str, tmp_path: Path) -> None:
+    options, said = UNCONNECTED[name]
+    onnx.save(onnx.parser.parse_model(HEADS), tmp_path / "m.onnx")
+    with pytest.raises(UsageError, match=said):
+        gc.training_step(gc.load(tmp_path / "m.onnx"), **options)
+
+
 APART = """s, b, m, v) h = Tanh (n) y, q, r = BatchNormalization TRAINED (h, t, d, m2, v2)"""
 MERGED: dict[str, str] = {
     "directly": "one, zero, zero, one) h = Tanh (n) y, q, r = BatchNormalization TRAINED (h, t, d, zero, one)",
