@@ -359,7 +359,7 @@ def test_weights_without_a_gradient_are_left_as_they_are(loss: str, tmp_path: Pa
     assert step.params == ("w",)
     assert "not trained: u.weight, u.bias; the loss does not depend on them by a gradient" in step.notes
     assert not {"u.weight", "u.bias"} & {*step.train.graph.inputs, *step.evaluate.graph.inputs}
-    z = gc.run(step.evaluate["z"], {"x": np.ones((1, 2))})
+    [z] = gc.run([step.evaluate["z"]], {"x": np.ones((1, 2))})
     np.testing.assert_allclose(z, [[1 + 3 + 1, -2 + 0.5 + 2]])
 
 
