@@ -3,7 +3,7 @@
 Whatever method made the numerical side and whatever number it happened to give, at a tie the slopes from both sides
 count: a gradient between two that differ is as good as any other.  Outside of them it is wrong where a single decision
 is tied.  Where several are, rules that are right one by one may make something that is no slope at all, such as 0 for
-relu(x) - relu(-x), and nothing can be said.
+relu(x) - relu(-x), and nothing can be said.  Neither can it where slopes at points beside x are not between the two.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from gradcheck_cli.jacobian.directions import Directions, flat_stack
 from gradcheck_cli.jacobian.jacobian import by_differences, crossed_by, each_beside
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, Estimate, richardson, rungs, scales
-from gradcheck_cli.verdict.rule import PASSED, Comparison, Status, judge_between
+from gradcheck_cli.verdict.rule import PASSED, Comparison, Status, judge_between, magnitude
 
 TIE = 2.0**-36  # how far from x its other side begins, in units of the scale of x
 _FARTHER = 2.0**-20  # a perturbation that a continuous operator answers much more to than to TIE
 _LOOKS = 2  # random directions, there and back, that a tie somewhere in x is looked for along
+_BESIDE = 2.0**-30  # of steps at points beside x: far smaller than _FARTHER, and far above rounding
+_POINTS = 32  # beside x, that slopes are looked at
+_NUMBERS = 1 << 22  # of all these points
+_CLEAR = 2.0**-6  # of the larger slope: what is beyond by less is how the function bends
 _NAMED = 5  # nodes that notes name
 
 
@@ -62,7 +66,10 @@ def _settled(
         # Two bounds in one place, as those of a Clip, make a slope that is the same on both sides and another between.
         between = np.minimum(*(side.decisions.places for side in sides)) > 0
         certain = _alone(numeric, tied, sides)[:, None] & (apart | ~between[:, None])
-        made = np.where(beyond & certain, Status.FAIL, made)
+        wrong = beyond & certain
+        for i in np.flatnonzero(wrong.any(axis=1)).tolist():
+            wrong[i] &= _bounded_beside(numeric, int(tied[i]), left.value[i], right.value[i])
+        made = np.where(wrong, Status.FAIL, made)
     numerical, noise, status = old.numerical.copy(), old.noise.copy(), old.status.copy()
     slopes = np.stack([left.value, right.value], axis=1)
     nearest = np.clip(t, slopes.min(axis=1), slopes.max(axis=1))
@@ -142,6 +149,27 @@ def _alone(numeric: Numeric, tied: Array, sides: tuple[Slopes, Slopes]) -> Array
             part = numeric.directions.part(tied[rows])
             alone[rows] = _continuous(numeric, step, part) & _one_moves(numeric.program, step, part)
     return alone
+
+
+def _bounded_beside(numeric: Numeric, row: int, left: Array, right: Array) -> Array:
+    """Columns in which slopes along a row at points beside x, off its ties, lie between the two slopes at x.
+
+    Elsewhere these bound no gradient: where results that are tied one after the other change hands, as those of a
+    running maximum, each has slopes beside x that it has on neither side of x.
+    """
+    part, budget = numeric.directions.part(np.asarray([row])), numeric.job.budget
+    here, rng = part.here, np.random.default_rng(0)
+    count = max(_LOOKS, min(_POINTS, _NUMBERS // max(here.size, 1)))
+    moves = rng.uniform(0.5, 1.5, (count, here.size)) * rng.choice([-1.0, 1.0], (count, here.size))
+    moves[:2] = np.linspace([0.5, 1.5], [1.5, 0.5], here.size, axis=1)  # the last, or the first, of what is tied wins
+    aside, h = _FARTHER * scales(here) * moves, float(part.representable(_BESIDE)[0])
+    x = numeric.program.tape.values[numeric.program.probes[0]]
+    points = [Directions(x, aside), Directions(x, aside + h * part.block(range(1)))]
+    first, second = (y for y, _ in each_beside(numeric.program, [(p, np.ones(count)) for p in points], budget))
+    error = np.broadcast_to(2 * numeric.noise / h, first.shape)
+    seen = numeric.estimated(Estimate((second - first) / h, error, error), np.full(count, row))
+    beyond = np.maximum(np.minimum(left, right) - seen.value, seen.value - np.maximum(left, right))
+    return np.asarray(~(beyond > _CLEAR * magnitude(left, right) + 8 * seen.error).any(axis=0))
 
 
 def _continuous(numeric: Numeric, step: int, part: Directions) -> Array:

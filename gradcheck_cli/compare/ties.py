@@ -311,6 +311,8 @@ def _tied_steps(program: Program, rng: np.random.Generator, budget: Budget) -> t
     values = program.tape.values
     sizes = {name: reals(values[name]) for name in program.probes}
     moves = {n: rng.uniform(0.5, 1.5, (_LOOKS, k)) * rng.choice([-1.0, 1.0], (_LOOKS, k)) for n, k in sizes.items()}
+    # In order: of equal values that are compared one after the other each is, in turn, the largest so far.
+    moves = {n: np.concatenate([v, np.linspace(0.5, 1.5, v.shape[1])[None]]) for n, v in moves.items()}
     both = {n: np.concatenate([v, -v]) * TIE * scales(flat(values[n])) for n, v in moves.items()}
     found: set[int] = set()
     for outcome in _each_run(program, both, budget):

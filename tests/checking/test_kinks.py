@@ -402,3 +402,21 @@ def test_equal_values_are_a_kink_of_a_maximum():
     tested = model(("Max", "x v", "y"), inputs={"v": (4,)})
     record = check(tested, value=np.ones(4), extra_feed_dict={"v": np.ones(4)})
     assert (record.status, record.entries["kink_ok"]) == ("pass", 4)
+
+
+@pytest.mark.parametrize("weights", [[0.3, 0.55, -0.93], [1.0, -0.5, 1.0]], ids=str)
+def test_where_results_that_are_tied_follow_one_another_their_slopes_at_the_tie_bound_nothing(weights: list[float]):
+    """The gradient of a running maximum as torch.cummax has it: the last of equal values counts."""
+
+    def last(ct: Any, y: Any, a: Any, b: Any) -> tuple[Any, Any]:
+        return sym.where(b >= a, 0, ct), sym.where(b >= a, ct, 0)
+
+    tested = model(
+        ("Split", "x", "a b c", {"axis": 0, "num_outputs": 3}), ("Max", "a b", "m"), ("Max", "m c", "n"),
+        ("Concat", "a m n", "p", {"axis": 0}), ("Mul", "p w", "q"), ("ReduceSum", "q", "y", {"keepdims": 0}),
+        x=(3,), constants={"w": weights},
+    )  # fmt: skip
+    right = check(tested, value=[1.0, 1.0, 1.0], ops=with_rule("Max", last))
+    assert (right.status, right.entries["failed"]) == ("inconclusive", 0), right.notes
+    wrong = check(tested, value=[1.0, 1.0, 0.5], ops=with_rule("Max", scaled("Max", 3.0)))
+    assert wrong.status == "fail"
