@@ -12,6 +12,7 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.ops import OPS
+from tests.checking.small import model
 from tests.claims.written import BACKWARD, BROKEN, W, tanh, write
 
 TANH = ("", "Tanh")
@@ -47,6 +48,14 @@ def test_a_right_gradient_passes_where_our_own_is_wrong_and_that_is_said(tmp_pat
     check = only(gc.check(tanh(tmp_path), grad={"x": "x_grad"}, ops=WRONG_TANH))
     assert (check.status, check.claim["theoretical"]) == ("pass", "fail")
     assert any("a bug of gradcheck's rules" in note and "node 1 Tanh" in note for note in check.notes)
+
+
+def test_a_gradient_that_is_not_finite_at_the_edge_of_a_domain_is_no_bug_of_rules() -> None:
+    tested = model(("Mul", "x x", "q"), ("ReduceSum", "q", "s", {"keepdims": 0}), ("Sqrt", "s", "y"))
+    check = only(gc.check(tested, "x", "y", grad={"x": np.zeros(4)}, x_init_value={"x": np.zeros(4)}))
+    assert check.claim["theoretical"] == "fail"
+    assert any("gradcheck's own gradient is not finite here" in note for note in check.notes)
+    assert not any("a bug of gradcheck's rules" in note for note in check.notes)
 
 
 def test_both_may_be_wrong(tmp_path: Path) -> None:

@@ -539,7 +539,12 @@ def _say(pair: Pair, here: ClaimAtPoint, ours: str, x: str) -> None:
     by, problem = here.claim.by, here.problem
     if ours == "none":
         pair.notes.append(f"gradcheck has no gradient of its own here: {here.own.reasons.get(x, 'a rule is missing')}")
-    if failed:
+    own = here.own.jacobian(x)
+    if ours == "fail" and own is not None and not np.isfinite(own).all():
+        pair.notes.append(
+            "gradcheck's own gradient is not finite here: x may lie at the edge of a domain, as 0 of Sqrt"
+        )
+    elif failed:
         said = {"pass": "agrees with the numerical one", "fail": "is wrong as well"}.get(ours)
         pair.notes.extend([f"gradcheck's own gradient {said}"] if said else [])
     elif ours == "fail":
