@@ -25,7 +25,8 @@ from gradcheck_cli.training.losses import LOSSES, MEASURES, METRICS, with_measur
 from gradcheck_cli.training.optimizers import NORM, RATE, STEP, Update, optimizer_of
 from gradcheck_cli.training.trainables import Trainables, evaluated, named, trained_inputs
 
-_OF_NUMPY = ("file", "allow_pickle")  # keywords of numpy.savez: no array of a checkpoint can be called so
+# No array of a checkpoint can be called as keywords of numpy.savez are, or as the count that step.py adds.
+_OF_FILES = ("file", "allow_pickle", "batches_drawn")
 
 
 class TrainingStep(Struct, frozen=True):
@@ -224,7 +225,7 @@ class _Making(Struct, frozen=True):
     ) -> tuple[Graph, dict[str, Array]]:
         """The graph of a whole step, and the state that the optimizer begins with."""
         graph, state = forward.graph, self.how.state(found.params)
-        taken = {*graph.tensors} & {RATE, STEP, NORM, *_OF_NUMPY, *state}
+        taken = {*graph.tensors} & {RATE, STEP, NORM, *_OF_FILES, *state}
         if taken:
             raise UsageError(f"the model has a tensor {min(taken)!r}, which a training step needs for its own.")
         update = self.how.graph(found.params, grads, suffix)

@@ -28,7 +28,8 @@ _LOOP = '''\
 """Trains the model of this folder: python step.py DATA.npz [STEPS] [BATCH].
 
 DATA.npz has an array for each name in DATA, one sample after the other.  The checkpoint is what init.npz was, and the
-next run goes on from it: values of parameters and state, by input of train.onnx; eval.onnx takes the parameters.
+next run goes on from it: values of parameters and state, by input of train.onnx, and the number of batches drawn;
+eval.onnx takes the parameters.
 """
 
 import sys
@@ -43,20 +44,20 @@ CHECKPOINT = HERE / "checkpoint.npz"
 
 
 def train(data, steps, batch, threads=0):
-    """Losses of some steps from the checkpoint on; each takes a batch of rows that the number of the step decides."""
+    """Losses of some steps from the checkpoint on; each takes rows that the number of batches drawn so far decides."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(HERE / "train.onnx", options, ["CPUExecutionProvider"])
     outputs, losses = [each.name for each in session.get_outputs()], []
     state = dict(np.load(CHECKPOINT if CHECKPOINT.exists() else HERE / "init.npz"))
-    count = len(next(iter(data.values())))
-    for _ in range(steps):
-        rows = np.random.default_rng(int(state["step"])).choice(count, min(batch, count), replace=False)
+    count, drawn = len(next(iter(data.values()))), int(state.pop("batches_drawn", state["step"]))
+    for number in range(drawn, drawn + steps):  # a step that is skipped, as its gradients overflow, does not count
+        rows = np.random.default_rng(number).choice(count, min(batch, count), replace=False)
         feeds = {{name: values[rows] for name, values in data.items()}}
         made = dict(zip(outputs, session.run(None, {{**feeds, **state, "learning_rate": np.array(RATE)}})))
         state = {{name: made[name + {suffix!r}] for name in state}}
         losses.append(float(made[{loss!r}].item()))
-    np.savez(CHECKPOINT, **state)
+    np.savez(CHECKPOINT, **state, batches_drawn=drawn + steps)
     return losses
 
 

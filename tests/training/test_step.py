@@ -65,6 +65,22 @@ def test_a_checkpoint_goes_on_bit_for_bit(name: str, optimizer: str, tmp_path: P
     assert all(again[n].tobytes() == ends[n].tobytes() for n in ends)
 
 
+def test_the_loop_goes_on_after_a_batch_that_is_skipped(tmp_path: Path) -> None:
+    """The step does not count, and the next batch is another one."""
+    pytest.importorskip("onnxruntime")
+    folder(tmp_path, optimizer="sgd", loss_scale=64.0)
+    module, data = loop(tmp_path), MLP.batch(1, np.float32, 64)
+    first = np.random.default_rng(0).choice(64, 8, replace=False)
+    data["x"][first[0]] = np.inf
+    whole = module.train(data, 20, 8, threads=1)
+    ends = dict(np.load(module.CHECKPOINT))
+    assert 0 < ends["step"] < 20
+    module.CHECKPOINT.unlink()
+    np.testing.assert_array_equal(module.train(data, 1, 8, threads=1) + module.train(data, 19, 8, threads=1), whole)
+    again = dict(np.load(module.CHECKPOINT))
+    assert all(again[n].tobytes() == ends[n].tobytes() for n in ends)
+
+
 def test_the_loop_is_a_command(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     folder(tmp_path)
