@@ -53,7 +53,7 @@ from gradcheck_cli.compare.ladder import PairJob
 from gradcheck_cli.compare.pair import AsTensorflow, Full, as_tensorflow
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import LimitError, MisshapenError, NoGradientError, PointError, UnsupportedError, UsageError
-from gradcheck_cli.formats import record_beside
+from gradcheck_cli.formats import record_beside, with_calls
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph.memory import exhausted, is_of_memory
 from gradcheck_cli.jacobian.coloring import Structure
@@ -157,7 +157,7 @@ class Procedure:
         self.anew = partial(Procedure, ops=ops, listen=listen)  # of another model, or by other settings
         self.given, self.kept = (source, settings), kept
         idle = settings.straight_through and not rounds(source, settings, ops)
-        source, ops = through(source, settings, ops)
+        source, ops = through(with_calls(source, lambda key: ops.get(key) is not OPS.get(key)), settings, ops)
         self.remarks = (*unused_operators(source, OPS), *([NOTHING_ROUNDS] if idle else []))
         if settings.second_order:
             from gradcheck_cli.ops.recurrent import unrolled_in  # seldom asked for

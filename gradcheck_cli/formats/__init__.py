@@ -7,7 +7,7 @@ Readers are imported when a file is read, so that `gradcheck schema` needs no Nu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.formats.untrusted import leads_out
 
 if TYPE_CHECKING:
-    from gradcheck_cli.formats.source import Spec
+    from gradcheck_cli.formats.source import Source, Spec
 
 SPEC_SUFFIXES = (".yaml", ".yml")
 
@@ -40,6 +40,19 @@ def read(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None,
 
     source = read_onnx(path)
     return Spec(source.uri, {Path(path).name: source, **{name: source.at_step(name) for name in source.steps}}, ())
+
+
+def with_calls(source: Source, is_given: Callable[[tuple[str, str]], bool]) -> Source:
+    """The model of a file without its own functions for operators that are given elsewhere, by domain and name."""
+    kept = frozenset(filter(is_given, source.functions))
+    if not kept or source.step or not source.sha256:
+        return source
+    from msgspec.structs import replace
+
+    from gradcheck_cli.formats.onnx.read import read as read_onnx
+
+    again = read_onnx(source.uri, kept)
+    return replace(source, graph=again.graph, nodes=again.nodes, functions=source.functions - kept)
 
 
 def companion_files(path: Path) -> dict[str, Path]:

@@ -54,6 +54,7 @@ class Source(Struct, frozen=True):
     nodes: int = 0  # as counted in the file
     line: int = 0  # of the spec that it is a graph of
     operators: tuple[OperatorBody, ...] = ()
+    functions: frozenset[tuple[str, str]] = frozenset()  # of the model, whose calls are their nodes in the graph
     unused: tuple[str, ...] = ()  # operators of its spec that no model there uses, by full name
     initializations: Mapping[str, Initialization] = field(default_factory=dict)
     steps: Mapping[str, AlgorithmStep] = field(default_factory=dict)  # of training, by name

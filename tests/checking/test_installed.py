@@ -142,3 +142,39 @@ def test_an_operator_says_which_branches_it_has(tmp_path) -> None:
     assert checked(tmp_path).branches == {}
     branches = checked(tmp_path, sides="sign", branch=lambda x, w: np.broadcast_to(x < 0, np.shape(x * w))).branches
     assert (branches["total"], branches["covered"]) == (2, 2)
+
+
+CUBE = """<ir_version: 10, opset_import: ["": 21, "acme": 1]>
+g (float[3] x) => (float[3] y) { h = acme.Cube (x) y = Tanh (h) }
+<domain: "acme", opset_import: ["": 21]>
+Cube (x) => (y) { s = Mul (x, x) y = Mul (s, x) }"""
+SIDE_CAR = """gradcheck: 1
+ops:
+  acme.Cube: {inputs: [x], outputs: [y], forward: "s = Mul (x, x) y = Mul (s, x)",
+              gradient: "s = Mul (x, x) t = Constant <value_float = FACTOR> () u = Mul (s, t) dx = Mul (dy, u)"}
+checks: [{model: f.onnx}]
+"""
+
+
+@pytest.fixture
+def with_function(tmp_path: Path) -> Path:
+    save(parser.parse_model(CUBE), tmp_path / "f.onnx")
+    return tmp_path / "f.onnx"
+
+
+@pytest.mark.parametrize("factor, code", [(3.0, 0), (1.0, 1)])
+def test_a_rule_in_python_is_checked_though_the_model_has_a_function_of_the_name(
+    with_function: Path, factor: float, code: int
+) -> None:
+    rule = gc.Op("Cube", lambda x: x * x * x, lambda ct, y, x: (ct * x * x * factor,), domain="acme")
+    assert gc.check(gc.load(with_function), ops={**gc.OPS, rule.key: rule}).exit_code == code
+    assert gc.check(gc.load(with_function)).exit_code == 0
+
+
+@pytest.mark.parametrize("factor, code", [(3.0, 0), (1.0, 1)])
+def test_a_rule_of_a_side_car_is_checked_though_the_model_has_a_function_of_the_name(
+    with_function: Path, factor: float, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (with_function.parent / "f.gradcheck.yaml").write_text(SIDE_CAR.replace("FACTOR", str(factor)))
+    assert main([str(with_function), "--save-failures", "none"]) == code
+    assert "is used by no model" not in capsys.readouterr().out

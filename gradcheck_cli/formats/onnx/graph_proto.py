@@ -7,7 +7,7 @@ to attributes read there.  A model-local function is inlined by reading its body
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -52,8 +52,8 @@ _POOL_GRADIENTS = {("", "AveragePoolGrad"), ("", "MaxPoolGrad")}  # of onnxrunti
 class Reader:
     """Reads the graphs of one model; bounds their nodes and the bytes of their constants together."""
 
-    def __init__(self, model: ModelProto, source: TensorSource) -> None:
-        self._model = model
+    def __init__(self, model: ModelProto, source: TensorSource, kept: Collection[tuple[str, str]] = ()) -> None:
+        self._model, self._kept = model, kept
         self._source = source
         self._functions = {(plain(f.domain), f.name, f.overload): f for f in model.functions}
         self._nodes = self._bytes = self._calls = 0
@@ -101,8 +101,9 @@ class Reader:
         return array
 
     def function(self, node: NodeProto) -> FunctionProto | None:
-        """The model-local function that a node calls, if any."""
-        return self._functions.get((plain(node.domain), node.op_type, node.overload))
+        """The model-local function that a node calls, if any: other than those that are kept as operators."""
+        domain, op = plain(node.domain), node.op_type
+        return None if (domain, op) in self._kept else self._functions.get((domain, op, node.overload))
 
     def call(self, function: FunctionProto, call: Node, body: Body) -> Body:
         """The body of a function for one call, which adds its nodes to the caller's."""

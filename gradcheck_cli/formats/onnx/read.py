@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from onnx import (
 
 from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError, did_you_mean
 from gradcheck_cli.formats.onnx.file import Outline, opened, parse_model, read_bytes, refuse_broken_text, refuse_pointer
-from gradcheck_cli.formats.onnx.graph_proto import Reader, graphs_of, initializers_of
+from gradcheck_cli.formats.onnx.graph_proto import Reader, graphs_of, initializers_of, plain
 from gradcheck_cli.formats.onnx.opset import NEWEST
 from gradcheck_cli.formats.onnx.tensors import TensorSource, text, to_array
 from gradcheck_cli.formats.source import AlgorithmStep, Initialization, Source
@@ -47,8 +47,11 @@ _FIELDS: dict[int, str] = {
 }
 
 
-def read(path: str | os.PathLike[str]) -> Source:
-    """The model in a file; external data is read from the file's folder."""
+def read(path: str | os.PathLike[str], kept: Collection[tuple[str, str]] = ()) -> Source:
+    """The model in a file; external data is read from the file's folder.
+
+    Calls of the model's functions are their nodes, but for those `kept` as operators, by domain and name.
+    """
     file = Path(path)
     with opened(file) as content:
         outline = Outline(content)
@@ -56,7 +59,7 @@ def read(path: str | os.PathLike[str]) -> Source:
         sha256 = hashlib.file_digest(content, "sha256").hexdigest()
         with _errors_about(str(file)):
             model = parse_model(outline.data, str(file))
-            return _source(model, TensorSource(str(file), _folders(file), outline), sha256)
+            return _source(model, TensorSource(str(file), _folders(file), outline), sha256, kept)
 
 
 def read_proto(model: ModelProto, uri: str = "model", folder: str | os.PathLike[str] | None = None) -> Source:
@@ -129,9 +132,9 @@ def _errors_about(name: str) -> Iterator[None]:
         raise type(error)(f"{name}: {error}", code=error.code) from error
 
 
-def _source(model: ModelProto, tensors: TensorSource, sha256: str) -> Source:
+def _source(model: ModelProto, tensors: TensorSource, sha256: str, kept: Collection[tuple[str, str]] = ()) -> Source:
     refuse_broken_text(model, tensors.uri)
-    reader = Reader(model, tensors)
+    reader = Reader(model, tensors, kept)
     opset = reader.opset[""]
     if opset > NEWEST:
         raise UnsupportedError(f"its opset is {opset}; opsets up to {NEWEST} are known.")
@@ -149,6 +152,7 @@ def _source(model: ModelProto, tensors: TensorSource, sha256: str) -> Source:
         nodes=sum(len(graph.node) for graph in graphs_of(model.graph)),
         initializations=starts,
         steps=steps,
+        functions=frozenset((plain(f.domain), f.name) for f in model.functions),
     )
 
 

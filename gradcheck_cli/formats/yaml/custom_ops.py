@@ -16,6 +16,7 @@ from msgspec import structs
 from pydantic import ValidationError
 
 from gradcheck_cli.errors import SpecError, UsageError, did_you_mean, spelled
+from gradcheck_cli.formats import with_calls
 from gradcheck_cli.formats.source import OperatorBody, Source
 from gradcheck_cli.formats.yaml.fields import AlongSpec, OperatorSpec, listed
 from gradcheck_cli.formats.yaml.nodes import Scope, plain_attribute, read_nodes
@@ -69,6 +70,7 @@ class OperatorTable:
         """A model of another file, with the bodies of this spec's operators that its nodes use."""
         if not self.specs:
             return source
+        source = with_calls(source, lambda key: ".".join(key) in self.specs)
         try:
             graph = self._in_graph(source.graph)
         except UsageError as error:
