@@ -16,13 +16,15 @@ from gradcheck_cli.cli.options import SETTINGS, TEXT_OR_JSON, Text, TypedCommand
 from gradcheck_cli.errors import counted
 
 if TYPE_CHECKING:
-    from gradcheck_cli.formats.source import Spec
+    from gradcheck_cli.formats.source import OperatorBody, Spec
+    from gradcheck_cli.graph import Node
     from gradcheck_cli.op import Op
     from gradcheck_cli.reference import Proof
 
 PARAMS = [TEXT_OR_JSON, *options_of("prove", panels=False)]
 EXIT_CODES = {"wrong": 1, "no rule": 5, "neither": 3}
 _HEAD = ("operator", "rule", "cases", "odds", "time", "method")
+DEFAULTS = "numbers among its attributes were only ever their defaults: exact numbers reach no others"
 _FEW = 3  # operators, about each of which all is said
 _MODEL = "{} is a model; prove takes operators, such as Conv, and specs. `gradcheck {}` checks its gradients."
 
@@ -59,7 +61,21 @@ def _proofs(subjects: Sequence[str], allow_python: bool) -> list[Proof]:
     found = {op.key: op for op in (named(ops, names or None) if names or not files else ())}
     own = [made for file in files for made in _operators(file, allow_python)]
     proofs = [proof_of(op, ops) for op in found.values()]
-    return proofs + [proof_of(op, {**ops, **table}, inputs=i, outputs=o, used=at) for op, table, i, o, at in own]
+    for op, table, given, added in own:
+        if added and all(p.status != "proven" for p in proofs if p.operator == op.full_name.partition("[")[0]):
+            continue  # all is said
+        proof = proof_of(op, {**ops, **table}, **given)
+        if not added or proof.status != "neither":
+            proofs.append(proof)
+        else:  # such as an exponent that exact numbers take as an integer alone
+            proofs = [_by_default(each) if each.operator == op.full_name.partition("[")[0] else each for each in proofs]
+    return proofs
+
+
+def _by_default(proof: Proof) -> Proof:
+    from msgspec.structs import replace
+
+    return proof if proof.outside or proof.says else replace(proof, says=DEFAULTS)
 
 
 def _is_file(subject: str) -> bool:
@@ -71,8 +87,11 @@ def _is_file(subject: str) -> bool:
     return is_spec(subject) or os.sep in subject
 
 
-def _operators(path: str, allow_python: bool) -> Iterator[tuple[Any, Mapping[Any, Any], int, int, list[Any]]]:
-    """The operators of a spec, with the table of all, their numbers of inputs and outputs, and shapes in its graphs."""
+def _operators(path: str, allow_python: bool) -> Iterator[tuple[Op, Mapping[Any, Op], dict[str, Any], bool]]:
+    """The operators of a spec, with the table of all and what is known of their operands.
+
+    True goes with one that only differs from another by numbers that no graph of the spec gives its attributes.
+    """
     from gradcheck_cli.autodiff.custom import custom_op
     from gradcheck_cli.errors import UsageError
     from gradcheck_cli.formats.source import Source
@@ -81,17 +100,34 @@ def _operators(path: str, allow_python: bool) -> Iterator[tuple[Any, Mapping[Any
 
     spec = read_spec(path, allow_python=allow_python)
     bodies = spec.operators(Source(Graph((), (), ()), path)).operators
+    varied = tuple(filter(None, map(_at_other_numbers, bodies)))
+    known, bodies = len(bodies), spec.operators(Source(Graph((), (), varied), path)).operators
     if not bodies:
         raise UsageError(f"{path} defines no operators under 'ops'. `gradcheck {path}` checks its graphs.")
     made = [custom_op(body) for body in bodies]
     table = {op.key: op for op in made}
     used = _shapes_used(spec, made)
-    for body, op in zip(bodies, made, strict=True):
-        yield op, table, len(body.forward.inputs), len(body.forward.outputs), used[op.key]
+    for number, (body, op) in enumerate(zip(bodies, made, strict=True)):
+        sizes = {"inputs": len(body.forward.inputs), "outputs": len(body.forward.outputs)}
+        yield op, table, {**sizes, "used": used[op.full_name.partition("[")[0]]}, number >= known
 
 
-def _shapes_used(spec: Spec, made: Sequence[Op]) -> Mapping[tuple[str, str], list[Any]]:
-    """The shapes of the operands of each operator where the graphs of its spec, and the models there, use it."""
+def _at_other_numbers(body: OperatorBody) -> Node | None:
+    """A node of a spec's operator whose numbers as attributes are no defaults; a rule may hold for these alone."""
+    from math import copysign
+
+    from gradcheck_cli.graph import Node
+
+    numbers = [(name, value) for name, value in body.attrs.items() if isinstance(value, float)]
+    others = {name: copysign(1 - 0.5 ** (at + 1), value) for at, (name, value) in enumerate(numbers)}
+    if not others or body.gradient is None or "[" in body.name:
+        return None
+    others.update((name, other / 2) for name, value in numbers if (other := others[name]) == value)
+    return Node(body.name, body.forward.inputs, body.forward.outputs, others, body.domain)
+
+
+def _shapes_used(spec: Spec, made: Sequence[Op]) -> Mapping[str, list[Any]]:
+    """The shapes of the operands of each operator, whatever its attributes, where models of its spec use it."""
     from dataclasses import replace
 
     from gradcheck_cli.errors import GradcheckError
@@ -100,10 +136,10 @@ def _shapes_used(spec: Spec, made: Sequence[Op]) -> Mapping[tuple[str, str], lis
     from gradcheck_cli.points.point import find_point
     from gradcheck_cli.settings import Settings
 
-    found: dict[tuple[str, str], list[Any]] = {op.key: [] for op in made}
+    found: dict[str, list[Any]] = {op.full_name.partition("[")[0]: [] for op in made}
 
     def noted(op: Op, *operands: Any) -> Any:
-        found[op.key].append(tuple(x.shape for x in operands if x is not None))
+        found[op.full_name.partition("[")[0]].append(tuple(x.shape for x in operands if x is not None))
         return op.forward(*operands)
 
     table = {**OPS, **{op.key: replace(op, forward=partial(noted, op)) for op in made}}

@@ -42,6 +42,7 @@ class OperatorBody(Struct, frozen=True):
     gradient_of: Mapping[str, str] = field(default_factory=dict)  # output of `gradient` -> input of the operator
     cuts: tuple[int, ...] = ()  # inputs without a derivative by nature
     facts: Mapping[str, Any] = field(default_factory=dict)  # as `ops:` states them, operands by index
+    attrs: Mapping[str, Any] = field(default_factory=dict)  # that its nodes were made with
 
 
 class Source(Struct, frozen=True):

@@ -324,3 +324,36 @@ def test_a_rule_that_holds_at_the_ranks_that_a_spec_states_is_not_wrong_for_othe
 ) -> None:
     ran = gradcheck("prove", spec(folder, (CIRCULAR + graphs).replace("KEEP", str(keep))))
     assert ran.code == code, ran.out
+
+
+TEMPERED = """\
+    gradcheck: 1
+    ops:
+      acme.Tempered:
+        inputs: [x]
+        outputs: [y]
+        attrs: {t: 1.0}
+        forward: |
+          t = Constant <value_float = @t> ()
+          tx = Mul (t, x)
+          FUNCTION
+        gradient: |
+          t = Constant <value_float = @t> ()
+          GRADIENT
+"""
+
+
+AT_HALF = "WRONG acme.Tempered[t=0.5]: inputs [] the rule gives 2.0 times the derivative"
+POLE = "half = Constant <value_float = 0.5> () d = Sub (t, half) r = Reciprocal (d) y = Mul (x, r)"
+
+
+@pytest.mark.parametrize("function, gradient, code, said", [
+    ("y = Exp (tx)", "ty = Mul (t, y) dx = Mul (dy, ty)", 0, "2 operators: 2 proven"),
+    ("y = Exp (tx)", "dx = Mul (dy, y)", 1, AT_HALF),
+    (POLE, "two = Add (t, t) dx = Mul (dy, two)", 0, "Tempered: numbers among its attributes were only ever their"),
+])  # fmt: skip
+def test_numbers_of_attributes_are_not_their_defaults_alone(
+    gradcheck: Command, folder: Path, function: str, gradient: str, code: int, said: str
+) -> None:
+    ran = gradcheck("prove", spec(folder, TEMPERED.replace("FUNCTION", function).replace("GRADIENT", gradient)))
+    assert (ran.code, said in " ".join(ran.out.split())) == (code, True), ran.out

@@ -158,7 +158,7 @@ class OperatorTable:
         cuts = tuple(inputs.index(each) for each in spec.cuts)
         facts = _facts(spec, spot / "facts")
         if spec.gradient is None:
-            return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, cuts=cuts, facts=facts)
+            return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, cuts=cuts, facts=facts, attrs=bound)
         given = [*inputs, *outputs, *(f"d{output}" for output in outputs)]
         gradient_of = {f"d{each}": each for each in inputs}
         place, title = spot / "gradient", f"{label} gradient"
@@ -167,7 +167,7 @@ class OperatorTable:
             raise place.error(f"computes none of {listed(gradient_of)}, the gradients of its inputs", key=True)
         _check_all_used(gradient, gradient_of, place)
         found = {output: gradient_of[output] for output in gradient.outputs}
-        return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, gradient, found, cuts, facts)
+        return OperatorBody(label.removeprefix(f"{domain}."), domain, forward, gradient, found, cuts, facts, bound)
 
     def _graph(
         self, name: str, nodes: Any, inputs: list[str], outputs: list[str], spot: DocumentPath,
