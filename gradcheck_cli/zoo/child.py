@@ -46,6 +46,11 @@ class Errand:
     first: int = 0  # index of the first task that is left to do
     again: int = -1  # index of the task that is tried once more, since the process that did it was killed
 
+    @property
+    def is_again(self) -> bool:
+        """True for a job that another process has begun."""
+        return self.first > 0 or self.again >= 0
+
 
 class Desk:
     """The connection of a job's work to the driver: takes grants, reports progress and records."""

@@ -42,24 +42,29 @@ _TICK, _SECOND = 0.1, 1.0
 _PATIENCE = 5.0  # seconds for killed processes to end
 
 
-def run(jobs: Iterable[Job], limits: Limits, done: Done, listen: JobListener | None = None, work: str = WORK) -> None:
+def run(
+    jobs: Iterable[Job], limits: Limits, done: Done, listen: JobListener | None = None, work: str = WORK,
+    stop: Callable[[], bool] | None = None,
+) -> None:  # fmt: skip
     """Calls `done` with each job and its records as jobs end.
 
     `jobs` is read in a thread of its own as there is room, and may fetch models.  Exceptions of `done` and `jobs` end
-    the run and kill the children, and so do Ctrl-C and SIGTERM (KeyboardInterrupt).
+    the run and kill the children, and so do Ctrl-C and SIGTERM (KeyboardInterrupt).  Once `stop` is true no job is begun.
     """
     if not can_fork():
         raise UsageError(
             "many models at once need processes that fork, which this system has not; check them one by one"
         )
-    Engine(limits, done, listen or JobListener(), work).run(jobs)
+    Engine(limits, done, listen or JobListener(), work, stop).run(jobs)
 
 
 class Engine:
     """One run of jobs: the children that work, and those that are ending, and those that wait for another job."""
 
-    def __init__(self, limits: Limits, done: Done, listen: JobListener, work: str) -> None:
-        self.limits, self.done, self.listen, self.work = limits, done, listen, work
+    def __init__(
+        self, limits: Limits, done: Done, listen: JobListener, work: str, stop: Callable[[], bool] | None
+    ) -> None:
+        self.limits, self.done, self.listen, self.work, self.stop = limits, done, listen, work, stop
         self.context = get_context("forkserver")
         self.admission, self.interrupts = Admission(limits), Interrupts()
         self.selector = selectors.DefaultSelector()
@@ -85,6 +90,8 @@ class Engine:
 
     def _fill(self, feed: Feed[Job]) -> bool:
         """Starts a child for each free place, and one that waits; False if nothing is left to do."""
+        if self.stop is not None and self.stop():
+            return self._only_begun()
         while len(self.children) <= self.limits.jobs and (job := feed.take()) is not None:
             folder = folder_of_bundles(job)
             if folder is not None and folder not in self.folders:
@@ -94,6 +101,13 @@ class Engine:
             self._begin(Errand(job, self.work, timeout, self.limits.memory, granted))
         self._admit(last=feed.over)
         return bool(self.children) or not feed.over
+
+    def _only_begun(self) -> bool:
+        """Ends the children whose jobs were not begun; False if no other is left."""
+        for child in [child for child in self.children if child.fresh and not child.errand.is_again]:
+            self._part(child)
+        self._admit(last=True)
+        return bool(self.children)
 
     def _begin(self, errand: Errand) -> None:
         """Gives an errand to a child that has done one, else to a new one."""
@@ -152,7 +166,8 @@ class Engine:
                 self.idle.append(child)
             else:
                 self._part(child)
-            self._admit(last=False)  # the next one works while these records are stored
+            if self.stop is None:
+                self._admit(last=False)  # the next one works while these records are stored
             self._give(job, records)
         elif child.silent:
             self._ignore(child.channel)
@@ -258,7 +273,7 @@ class Engine:
             if not full and self.admission.fits(child.pid, child.errand.granted):
                 self._let_go(child, child.errand.granted, threads)
                 running.append(child)
-                if not child.errand.first and child.errand.again < 0:
+                if not child.errand.is_again:
                     self.listen.started(child.errand.job)
 
     def _let_go(self, child: Running, size: int, threads: int) -> None:

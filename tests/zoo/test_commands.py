@@ -534,6 +534,18 @@ def test_a_limit_of_memory_that_a_process_takes_at_its_start_is_refused(zoo: Com
     assert zoo("models/mlp.onnx", "--run", "small", "--memory-limit", "128MiB").code == 0
 
 
+def test_fail_fast_begins_no_model_after_the_first_that_fails(zoo: Command, folder: Path):
+    (folder / "several").mkdir()
+    (folder / "several/a.gradcheck.yaml").write_text(WRONG)
+    for name in "bcdefgh":
+        models.conv(folder / f"several/{name}.onnx")
+    assert zoo("several", "--run", "run", "--fail-fast", "-j", "1").code == 1
+    assert {record["status"] for record in records("run")[:-1]} <= {"pass", "waived"}
+    assert records("run")[-1]["status"] == "fail"
+    assert zoo("resume", "run").code == 1
+    assert len(jobs("run")) == len({*jobs("run")}) >= 8
+
+
 def test_a_baseline_waives_what_failed_before(zoo: Command):
     zoo("models", "--run", "run", "--report", "old.json")
     ran = zoo("models", "--run", "run", "--baseline", "old.json")

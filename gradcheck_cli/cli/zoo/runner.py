@@ -317,7 +317,8 @@ class ZooRun:
         """Runs jobs on this machine, or on a cluster if one is named or asked for."""
         where = self.options.get("dask")
         if self.options.get("engine", "dask" if where else "local") == "local":
-            engine.run(jobs, self.limits, self._done, self.progress)
+            stop = (lambda: self.stopped) if self.options.get("fail_fast") else None
+            engine.run(jobs, self.limits, self._done, self.progress, stop=stop)
             return
         from gradcheck_cli.zoo import cluster
 
