@@ -38,7 +38,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-HERE, RATE = Path(__file__).parent, {lr!r}
+HERE, RATE, BATCH = Path(__file__).parent, {lr!r}, {batch!r}
 DATA = {data!r}
 CHECKPOINT = HERE / "checkpoint.npz"
 
@@ -62,8 +62,8 @@ def train(data, steps, batch, threads=0):
 
 
 if __name__ == "__main__":
-    _, file, steps, batch = (*sys.argv, 200, 32)[:4] if len(sys.argv) < 4 else sys.argv[:4]
-    for number, loss in enumerate(train(dict(np.load(file)), int(steps), int(batch))):
+    given = dict(enumerate(sys.argv))
+    for number, loss in enumerate(train(dict(np.load(given[1])), int(given.get(2, 200)), int(given.get(3, BATCH)))):
         print(number, loss)
 '''
 
@@ -89,10 +89,16 @@ def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str
         with replacing(to / name) as file:
             file.write(serialized(proto))
     _write_arrays(to / "init.npz", step.init)
-    loop = _LOOP.format(data=step.data, lr=step.lr, suffix=step.suffix, loss=step.loss)
+    loop = _LOOP.format(data=step.data, lr=step.lr, suffix=step.suffix, loss=step.loss, batch=_batch(step))
     with replacing(to / "step.py") as file:
         file.write(loop.encode("utf-8"))
     return [note for note in notes if note]
+
+
+def _batch(step: TrainingStep) -> int:
+    """The samples of a batch: as many as the model takes, or 32 if it takes any number."""
+    shapes = (step.train.graph.types[name].shape for name in step.data)
+    return next((shape[0] for shape in shapes if shape and isinstance(shape[0], int)), 32)
 
 
 def _proven(step: TrainingStep, name: str, graph: Graph, least: int) -> str:

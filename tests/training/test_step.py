@@ -22,6 +22,8 @@ from tests.training.nets import NETS
 
 Array = np.ndarray[Any, Any]
 MLP = NETS["mlp"]
+FIXED = """<ir_version: 9, opset_import: ["" : 18]> g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> {
+    y = Mul (x, w) }"""
 
 
 def folder(path: Path, name: str = "mlp", **options: Any) -> gc.TrainingStep:
@@ -81,13 +83,19 @@ def test_the_loop_goes_on_after_a_batch_that_is_skipped(tmp_path: Path) -> None:
     assert all(again[n].tobytes() == ends[n].tobytes() for n in ends)
 
 
-def test_the_loop_is_a_command(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", ["N", "8"])
+@pytest.mark.parametrize("words", [[], ["3"], ["3", "8"]])
+def test_the_loop_is_a_command(words: list[str], size: str, tmp_path: Path) -> None:
+    """Batches are as large as the model takes them, or of 32, and of no more rows than there are."""
     pytest.importorskip("onnxruntime")
-    folder(tmp_path)
-    np.savez(tmp_path / "data.npz", **MLP.batch(1, np.float32, 64))
-    line = [sys.executable, "step/step.py", "data.npz", "3"]
+    made = onnx.parser.parse_model(FIXED.replace("N", size))
+    onnx.save(made, tmp_path / "m.onnx")
+    gc.training_step(gc.load(tmp_path / "m.onnx"), loss="l1:y,t").save(tmp_path / "step")
+    np.savez(tmp_path / "data.npz", x=np.ones((64, 2), np.float32), t=np.zeros((64, 2), np.float32))
+    line = [sys.executable, "step/step.py", "data.npz", *words]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["0", "1", "2"]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [*map(str, range(3 if words else 200))]
+    assert (8 if size == "8" else 32) == loop(tmp_path).BATCH
 
 
 def stepped(step: gc.TrainingStep, /, **feeds: Any) -> dict[str, Array]:
