@@ -92,7 +92,7 @@ class LeftOut(Struct):
             link for link in links if os.path.islink(link) and not f"{os.path.realpath(link)}/".startswith(every)
         )
         self.texts.update(os.path.join(folder, name) for name in names if name.lower().endswith(_AS_TEXT))
-        self.hidden.update(os.path.join(folder, name) for name in names if name.startswith(".") and _is_model(name))
+        self.hidden.update(os.path.join(folder, name) for name in names if name.startswith(".") and is_model(name))
 
     def notes(self, taken: Collection[str]) -> list[str]:
         """A note on what is left out, other than what is named by itself."""
@@ -204,8 +204,8 @@ def _files(argument: str, left: LeftOut) -> list[str]:
         return [argument]
     matches = sorted(_matching(argument, left.unread))
     files = [path for match in matches for path in (_inside(match, left) if os.path.isdir(match) else [match])]
-    models = any(map(_is_model, files))
-    wanted = [path for path in files if _is_model(path) or (path in matches and not models)]
+    models = any(map(is_model, files))
+    wanted = [path for path in files if is_model(path) or (path in matches and not models)]
     return _without_side_cars(wanted) or _nothing(f"{argument!r} matches no file")
 
 
@@ -266,10 +266,10 @@ def _inside(folder: str, left: LeftOut) -> Iterator[str]:
     for root, folders, names in os.walk(folder, onerror=partial(_note_unread, left.unread)):
         left.look(folder, root, folders, names)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (str(Path(root) / name) for name in sorted(names) if _is_model(name) and not name.startswith("."))
+        yield from (str(Path(root) / name) for name in sorted(names) if is_model(name) and not name.startswith("."))
 
 
-def _is_model(name: str) -> bool:
+def is_model(name: str) -> bool:
     return name.lower().endswith((".onnx", *SPEC_SUFFIXES))
 
 

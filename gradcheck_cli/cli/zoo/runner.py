@@ -25,7 +25,7 @@ from gradcheck_cli.cli.baseline import gates_of
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.options import Parsed, names_at, options_of
 from gradcheck_cli.cli.reproduce import quoted
-from gradcheck_cli.cli.tasks import common_folder
+from gradcheck_cli.cli.tasks import common_folder, is_model
 from gradcheck_cli.cli.zoo.jobs import LEVEL, Maker, ModelPlace, places, split, unmade
 from gradcheck_cli.cli.zoo.results import Results
 from gradcheck_cli.cli.zoo.run_progress import ZooProgress
@@ -41,8 +41,6 @@ from gradcheck_cli.zoo.remote import reaching
 from gradcheck_cli.zoo.shelf import hide_from_git
 from gradcheck_cli.zoo.store import (
     ABOUT,
-    LOCK,
-    RECORDS,
     About,
     Line,
     Store,
@@ -70,13 +68,12 @@ def begin(sources: Sequence[str], given: Mapping[str, Any], ctx: click.Context) 
 
 
 def _kept_at(folder: str, sources: Sequence[str]) -> Path:
-    """The folder that was given; UsageError for one with a run of none of the sources, or with other files."""
+    """The folder that was given; UsageError for one with a run of none of the sources, or of models."""
     path = Path(folder)
     if is_run(path) and (about := _told(path)) and _identities(*about).isdisjoint(_identities(os.getcwd(), sources)):
         raise UsageError(f"{folder} holds a run of {shown(' '.join(about[1]))}; give another folder by --run")
-    others = [name for name in _listing(path) if not name.startswith(".") and name not in (ABOUT, RECORDS, LOCK)]
-    if others and not is_run(path):
-        raise UsageError(f"{folder} holds {shown(others[0])} and no run; give a new folder by --run")
+    if not is_run(path) and (models := [name for name in _listing(path) if is_model(name)]):
+        raise UsageError(f"{folder} holds {shown(models[0])} and no run; give a new folder by --run")
     return path
 
 
