@@ -3,7 +3,7 @@
 `gradcheck step` adds a loss, gradients and an optimizer; `step.py` in its folder is a loop to start from.
 
     $ gradcheck step examples/mlp.onnx --loss cross-entropy:logits,classes --metric accuracy:logits,classes -o tuned
-    tuned  train.onnx (94 nodes), eval.onnx, init.npz, step.py
+    tuned  train.onnx (100 nodes), eval.onnx, init.npz, step.py
       data    input [8,4] float32
       data    classes [8] int64
       trains  4 tensors of 131 entries: W1, b1, W2, b2

@@ -65,10 +65,12 @@ def cross_entropy(x: Var, target: Var, *, axis: int = 1, ignore: int = -100, red
     return reduced(losses, sym.sum(sym.cast(picked, x.dtype), (1,), keepdims=False), reduction)
 
 
-def accuracy(x: Var, target: Var, *, axis: int = 1) -> Var:
-    """The share of labels that have the largest score along an axis."""
-    best = x.tape.apply("ArgMax", x, axis=min(axis, x.ndim - 1), keepdims=0)
-    return sym.mean(sym.cast(sym.equal(best, sym.cast(target, np.int64)), np.float32), keepdims=False)
+def accuracy(x: Var, target: Var, *, axis: int = 1, ignore: int = -100) -> Var:
+    """The share of labels, without those to ignore, that have the largest score along an axis."""
+    best, labels = x.tape.apply("ArgMax", x, axis=min(axis, x.ndim - 1), keepdims=0), sym.cast(target, np.int64)
+    counting = 1 - sym.cast(sym.equal(labels, ignore), np.float32)
+    right = sym.cast(sym.equal(best, labels), np.float32) * counting
+    return sym.sum(right, keepdims=False) / sym.sum(counting, keepdims=False)
 
 
 def _difference(x: Var, target: Var) -> Var:
@@ -105,7 +107,7 @@ LOSSES: Mapping[str, Measure] = {
     "bce-with-logits": _measure("BinaryCrossEntropy", binary_cross_entropy, _MEAN),
     "cross-entropy": _measure("CrossEntropy", cross_entropy, {"axis": 1, "ignore": -100, **_MEAN}, classes=True),
 }
-METRICS: Mapping[str, Measure] = {"accuracy": _measure("Accuracy", accuracy, {"axis": 1}, classes=True)}
+METRICS: Mapping[str, Measure] = {"accuracy": _measure("Accuracy", accuracy, {"axis": 1, "ignore": -100}, classes=True)}
 MEASURES = {each.op.key: each.op for each in (*LOSSES.values(), *METRICS.values())}
 _REDUCTIONS = ("mean", "sum")
 

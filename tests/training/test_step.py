@@ -538,6 +538,18 @@ def test_evaluation_gives_the_outputs_at_trained_parameters(tmp_path: Path) -> N
     assert loss == pytest.approx(-np.mean(log_softmax(found)[np.arange(16), labels]), rel=1e-9)
 
 
+@pytest.mark.parametrize("ignore", [-100, 0])
+def test_accuracy_leaves_out_what_is_ignored(ignore: int, tmp_path: Path) -> None:
+    step = folder(tmp_path, metrics="accuracy:scores,labels" + (f",ignore={ignore}" if ignore != -100 else ""))
+    x = np.random.default_rng(2).normal(size=(8, 8))
+    labels = scores(x).argmax(1)
+    labels[:3] = (labels[:3] + 1) % 3
+    labels[2:5] = ignore
+    [found] = gc.run([step.evaluate["accuracy"]], {"x": x, "labels": labels, **{n: step.init[n] for n in step.params}})
+    kept = labels != ignore
+    assert found == pytest.approx(np.mean((scores(x).argmax(1) == labels)[kept]))
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another loss": ({"loss": "mean:scores,t"}, "write a tensor of the model, or mse:PREDICTION,TARGET"),
     "a loss of one tensor": ({"loss": "mse:scores"}, "compares two tensors"),
