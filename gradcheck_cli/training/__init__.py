@@ -102,6 +102,7 @@ def training_step(
         ValueError: an argument is invalid, or nothing can be trained.
         UnsupportedError: a gradient that no file can hold.
     """
+    _require_finite(lr=lr, weight_decay=weight_decay, clip_norm=clip_norm, loss_scale=loss_scale)
     how = Update(optimizer_of(optimizer, weight_decay), clip_norm, _whole(accumulate), loss_scale)
     if feeds:
         model = _with_constants(model, arguments.feeds(model, feeds, "feeds"))
@@ -131,6 +132,13 @@ def _with_constants(model: Model, feeds: Mapping[str, Any]) -> Model:
 
 def _each(texts: str | Sequence[str]) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts)
+
+
+def _require_finite(**numbers: float | None) -> None:
+    """UsageError for a number that is negative, infinite or none."""
+    for name, value in numbers.items():
+        if value is not None and not 0 <= value < np.inf:
+            raise UsageError(f"{name} is {value:g}; it is a finite number of 0 or more.")
 
 
 def _whole(number: int) -> int:

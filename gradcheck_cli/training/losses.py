@@ -130,6 +130,10 @@ def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: 
     if not prediction or not more:
         raise UsageError(f"{said}: {kind} compares two tensors, {kind}:PREDICTION,TARGET.")
     measure, target = known[kind], more.pop(0)
+    if target == prediction:
+        raise UsageError(
+            f"{said}: it compares {prediction!r} with itself; the target is another tensor or a new input."
+        )
     soft = "probabilities" in more and measure.classes
     options = _options(measure, [part for part in more if not (soft and part == "probabilities")], said)
     graph, made, types = model.graph, FreshNames(model.tensors).fresh(name), {}
@@ -144,16 +148,19 @@ def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: 
 def _options(measure: Measure, texts: Sequence[str], said: str) -> dict[str, Any]:
     """The options of a measure, those in `texts` as given: OPTION=VALUE."""
     found = dict(measure.options)
+    known = [*found, "probabilities"] if measure.classes else [*found]
     for text in texts:
         key, mark, value = text.partition("=")
         if not mark or key not in found:
-            raise UsageError(f"{said}: {key!r} is no option; there are {', '.join(found)}.{did_you_mean(key, found)}")
+            raise UsageError(f"{said}: {key!r} is no option; there are {', '.join(known)}.{did_you_mean(key, known)}")
         if key == "reduction" and value not in _REDUCTIONS:
             raise UsageError(f"{said}: reduction is {' or '.join(_REDUCTIONS)}.")
         try:
             found[key] = type(found[key])(value)
         except ValueError:
             raise UsageError(f"{said}: {key} is a number.") from None
+    if not 0 < found.get("delta", 1) < np.inf:
+        raise UsageError(f"{said}: delta is {found['delta']:g}; it is a finite number above 0.")
     return found
 
 

@@ -128,6 +128,7 @@ class Optimizer(Struct, frozen=True):
     state: tuple[str, ...] = ()  # names, each for a tensor of the parameter's shape that begins with zeros
 
 
+_SHARES = ("beta1", "beta2", "alpha")  # of what a running mean was before
 _BETAS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 OPTIMIZERS: Mapping[str, Optimizer] = {
     "sgd": Optimizer(sgd, 1e-3, {"weight_decay": 0.0}),
@@ -154,13 +155,26 @@ def optimizer_of(text: str, weight_decay: float | None = None) -> Optimizer:
         if key not in options:
             there = ", ".join(f"{k}={v:g}" for k, v in options.items())
             raise UsageError(f"--optimizer {text}: {name} has no option {key!r}, but {there}.")
+        if key == "weight_decay" and weight_decay is not None:
+            raise UsageError(f"--optimizer {text}: --weight-decay gives the weight decay too; write one of them.")
         try:
-            options[key] = float(value)
+            options[key] = float({"true": "1", "false": "0"}.get(value.lower(), value))
         except ValueError:
             raise UsageError(f"--optimizer {text}: {key} is a number.") from None
     if weight_decay is not None:
         options["weight_decay"] = weight_decay
+    _require_valid(text, options)
     return Optimizer(known.step, known.lr, options, known.state)
+
+
+def _require_valid(text: str, options: Mapping[str, float]) -> None:
+    """UsageError for an option out of its range."""
+    for key, value in options.items():
+        if not 0 <= value < (1 if key in _SHARES else np.inf):
+            told = "from 0 to below 1" if key in _SHARES else "of 0 or more"
+            raise UsageError(f"--optimizer {text}: {key} is {value:g}; it is a number {told}.")
+    if options.get("nesterov") and not options["momentum"]:
+        raise UsageError(f"--optimizer {text}: nesterov needs a momentum above 0.")
 
 
 class Update(Struct, frozen=True):
