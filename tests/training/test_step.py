@@ -18,6 +18,7 @@ from gradcheck_cli.cli import main
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.training.optimizers import OPTIMIZERS as KNOWN
 from tests.checking.test_roles import declared
+from tests.docs.sessions import FENCE
 from tests.training.nets import NETS
 
 Array = np.ndarray[Any, Any]
@@ -502,6 +503,28 @@ def test_copies_of_equal_values_are_weights_of_their_own(values: str, tmp_path: 
     else:
         assert {*step.params} == {"l1.bias"}
         np.testing.assert_allclose(made["l1.bias_next"], bias - 0.5 * sum(gradients), rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float", "double"])
+def test_the_recipe_of_the_documentation_writes_the_trained_model(dtype: str, tmp_path: Path) -> None:
+    """With weights that the exporter wrote as copies, and in the dtype of the model: it computes as eval.onnx does."""
+    text = COPIES.replace("VALUES", "{0, 0}").replace("double", dtype)
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t")
+    trained = {n: v + np.array([0.5, -0.25]) * (i + 1) for i, (n, v) in enumerate(step.init.items()) if v.ndim}
+    np.savez(tmp_path / "checkpoint.npz", **{n: v.astype(step.init[n].dtype) for n, v in trained.items()})
+    page = (Path(__file__).parents[2] / "docs/pages/examples/fine-tune.md").read_text()
+    [recipe] = [body for _, _, name, body in FENCE.findall(page) if name == "write.py"]
+    for there, here in {"examples/mlp.onnx": "m.onnx", "tuned/checkpoint.npz": "checkpoint.npz"}.items():
+        recipe = recipe.replace(there, (tmp_path / here).as_posix())
+    recipe = recipe.replace("tuned.onnx", (tmp_path / "tuned.onnx").as_posix())
+    subprocess.run([sys.executable, "-c", recipe], check=True)
+    onnx.checker.check_model(tmp_path / "tuned.onnx", full_check=True)
+    x = np.array([[0.5, 1.0]])
+    [found] = gc.run([gc.load(tmp_path / "tuned.onnx")["y"]], {"x": x})
+    weights = {n: v for n, v in trained.items() if n in step.params}
+    [wanted] = gc.run([step.evaluate["y"]], {"x": x, **weights})
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
 def test_trained_weights_are_in_init_alone(tmp_path: Path) -> None:
