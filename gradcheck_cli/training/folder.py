@@ -49,8 +49,13 @@ def train(data, steps, batch, threads=0):
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(HERE / "train.onnx", options, ["CPUExecutionProvider"])
     outputs, losses = [each.name for each in session.get_outputs()], []
-    state = dict(np.load(CHECKPOINT if CHECKPOINT.exists() else HERE / "init.npz"))
-    count, drawn = len(next(iter(data.values()))), int(state.pop("batches_drawn", state["step"]))
+    first = dict(np.load(HERE / "init.npz"))
+    state = dict(np.load(CHECKPOINT)) if CHECKPOINT.exists() else first
+    if lacking := [name for name in first if name not in state]:
+        sys.exit(f"{{CHECKPOINT}} has no {{', '.join(lacking[:3])}}: it is of another training step. To go on from its "
+                 "weights, put them in the place of those in init.npz and remove it.")
+    count, drawn = len(next(iter(data.values()))), int(state.get("batches_drawn", state["step"]))
+    state = {{name: state[name] for name in first}}
     for number in range(drawn, drawn + steps):  # a step that is skipped, as its gradients overflow, does not count
         rows = np.random.default_rng(number).choice(count, min(batch, count), replace=False)
         feeds = {{name: values[rows] for name, values in data.items()}}

@@ -84,6 +84,21 @@ def test_the_loop_goes_on_after_a_batch_that_is_skipped(tmp_path: Path) -> None:
     assert all(again[n].tobytes() == ends[n].tobytes() for n in ends)
 
 
+def test_a_checkpoint_of_another_optimizer_is_told(tmp_path: Path) -> None:
+    """One that has more than is needed goes on with that."""
+    pytest.importorskip("onnxruntime")
+    data = MLP.batch(1, np.float32, 64)
+    folder(tmp_path, optimizer="sgd")
+    loop(tmp_path).train(data, 1, 8)
+    folder(tmp_path, optimizer="adam")
+    with pytest.raises(SystemExit, match=r"has no w1\.exp_avg, .*of another training step.*init\.npz"):
+        loop(tmp_path).train(data, 1, 8)
+    loop(tmp_path).CHECKPOINT.unlink()
+    loop(tmp_path).train(data, 1, 8)
+    folder(tmp_path, optimizer="sgd")
+    assert len(loop(tmp_path).train(data, 2, 8)) == 2
+
+
 @pytest.mark.parametrize("size", ["N", "8"])
 @pytest.mark.parametrize("words", [[], ["3"], ["3", "8"]])
 def test_the_loop_is_a_command(words: list[str], size: str, tmp_path: Path) -> None:
