@@ -334,7 +334,9 @@ def _with_statistics(graph: Graph) -> tuple[Graph, dict[str, Array], dict[str, s
     frozen = [node.name or node.outputs[0] for node in layers if not node.attrs.get("training_mode")]
     if frozen:
         notes.append(f"{len(frozen)} of {len(layers)} BatchNormalization use the statistics in the file, as exported "
-                     f"for inference: {', '.join(map(shown, frozen[:3]))}{' ...' if frozen[3:] else ''}")  # fmt: skip
+                     f"for inference: {', '.join(map(shown, frozen[:3]))}{' ...' if frozen[3:] else ''}. To train "
+                     "them: torch.onnx.export(..., dynamo=False, training=TrainingMode.TRAINING, "
+                     "do_constant_folding=False)")  # fmt: skip
     for node in graph.nodes:
         if node.key == ("", "BatchNormalization") and node.attrs.get("training_mode"):
             outputs = [*node.outputs, "", ""][:3]
