@@ -114,19 +114,20 @@ def test_runs_of_other_sources_have_folders_of_their_own(zoo: Command, folder: P
     assert {*jobs(f".gradcheck/zoo/{second}")} <= {"y/models/net.onnx", "./y/models/net.onnx"}
 
 
-@pytest.mark.parametrize(
-    "run, reason",
-    [
-        ("run", "run holds a run of models/mlp.onnx; give another folder by --run"),
-        ("models", "models holds lfs.onnx and no run; give a new folder by --run"),
-    ],
-)
-def test_a_folder_of_something_else_is_left_as_it_is(zoo: Command, run: str, reason: str):
-    zoo("models/mlp.onnx", "--run", "run")
-    before = sorted(os.listdir(run))
-    ran = zoo("models/sub/conv.onnx", "--run", run)
-    assert (ran.code, ran.err) == (2, f"error GC201: {reason}\n")
-    assert sorted(os.listdir(run)) == before
+def test_a_folder_of_models_is_left_as_it_is(zoo: Command):
+    before = sorted(os.listdir("models"))
+    ran = zoo("models/sub/conv.onnx", "--run", "models")
+    assert (ran.code, ran.err) == (2, "error GC201: models holds lfs.onnx and no run; give a new folder by --run\n")
+    assert sorted(os.listdir("models")) == before
+
+
+def test_a_folder_that_is_given_is_taken_and_a_note_tells_what_it_held(zoo: Command, folder: Path):
+    (folder / "run").mkdir()
+    (folder / "run/log.txt").write_text("")
+    assert zoo("models/mlp.onnx", "--run", "run").code == 0
+    ran = zoo("models/sub/conv.onnx", "--run", "run")
+    assert ran.code == 0
+    assert ran.err.startswith("note: run held a run of models/mlp.onnx, which this one takes the place of\n")
 
 
 def test_a_run_goes_on_with_more_of_its_sources(zoo: Command):

@@ -68,10 +68,10 @@ def begin(sources: Sequence[str], given: Mapping[str, Any], ctx: click.Context) 
 
 
 def _kept_at(folder: str, sources: Sequence[str]) -> Path:
-    """The folder that was given; UsageError for one with a run of none of the sources, or of models."""
+    """The folder that was given; a note if it holds a run of none of the sources, UsageError for one of models."""
     path = Path(folder)
     if is_run(path) and (about := _told(path)) and _identities(*about).isdisjoint(_identities(os.getcwd(), sources)):
-        raise UsageError(f"{folder} holds a run of {shown(' '.join(about[1]))}; give another folder by --run")
+        note(f"{folder} held a run of {shown(' '.join(about[1]))}, which this one takes the place of")
     if not is_run(path) and (models := [name for name in _listing(path) if is_model(name)]):
         raise UsageError(f"{folder} holds {shown(models[0])} and no run; give a new folder by --run")
     return path
