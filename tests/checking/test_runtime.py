@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +268,31 @@ def test_a_process_that_ended_is_started_again(chain: Path) -> None:
     WORKER.process.kill()
     WORKER.process.wait()
     assert WORKER.ask(question(chain))["y"].shape == (2, 3)
+
+
+def test_a_process_that_another_thread_starts_while_it_is_stopped_ends_too() -> None:
+    worker, waits = Worker(), threading.Event()
+
+    class Lock:
+        def __enter__(self) -> None:
+            waits.set()
+            own.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            own.release()
+
+    own = threading.RLock()
+    worker.lock = Lock()
+    stopping = threading.Thread(target=worker.stop, daemon=True)
+    with own:  # as start() has it
+        stopping.start()
+        assert waits.wait(60)
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        worker.process, worker.owner = process, os.getpid()
+    stopping.join(60)
+    assert not stopping.is_alive()
+    assert process.returncode == -signal.SIGKILL
+    assert worker.process is None
 
 
 def test_a_run_that_takes_too_long_is_given_up(chain: Path) -> None:

@@ -122,8 +122,9 @@ class Worker(Struct):
         """Ends the process and any question it works on."""
         if self.process is not None and self.owner == os.getpid():
             self.process.kill()
-        with self.lock:
+        with self.lock:  # until which another thread may have started it anew
             if self.process is not None and self.owner == os.getpid():
+                self.process.kill()
                 self.process.wait()
             self._forget()
 
