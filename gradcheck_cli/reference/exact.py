@@ -21,7 +21,7 @@ from msgspec import Struct
 from gradcheck_cli.autodiff.backward import gradients, inexact
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.errors import LimitError, MisshapenError, ModelError
+from gradcheck_cli.errors import LimitError, MisshapenError
 from gradcheck_cli.graph import Array, Graph, Node
 from gradcheck_cli.op import Op, Ops
 
@@ -303,8 +303,7 @@ def flows(tape: Tape, cts: Mapping[str, Array], moved: Sequence[str]) -> tuple[d
     except (LimitError, MemoryError):
         raise
     except Exception as error:  # a rule is code from elsewhere
-        raised = error.__cause__ if isinstance(error, ModelError) and error.__cause__ is not None else error
-        told = str(error) if isinstance(error, MisshapenError) else f"{type(raised).__name__}: {raised}"
+        told = str(error) if isinstance(error, MisshapenError) else f"{type(error).__name__}: {error}"
         raise RuleError(told) from error
 
 

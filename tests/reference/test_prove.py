@@ -265,7 +265,8 @@ def test_a_kernel_of_elsewhere_with_the_name_of_a_known_one_is_not_taken_for_it(
 
 def test_a_rule_that_ends_in_an_error_is_wrong() -> None:
     proof = proof_of(replace(OPS["", "Tanh"], vjp=failing), OPS)
-    assert (proof.status, proof.given) == ("wrong", "KeyError: 'beta'")
+    given = "ModelError: node 0 Tanh 'y0': the rule of Tanh raises KeyError: 'beta'"
+    assert (proof.status, proof.given) == ("wrong", given)
 
 
 def test_a_rule_that_forgets_an_operand_is_told_with_the_operand() -> None:
