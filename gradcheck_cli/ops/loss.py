@@ -73,18 +73,9 @@ def total_weight(weight: Var | float) -> Var | float:
 
 
 LOSS: list[Op] = [
-    composite(
-        "NegativeLogLikelihoodLoss",
-        negative_log_likelihood,
-        cuts=deciding(1),
-        integers={1: Along(1)},
-        roles={CONSTANT: (2,)},
-    ),
-    composite(
-        "SoftmaxCrossEntropyLoss",
-        softmax_cross_entropy,
-        cuts=deciding(1),
-        integers={1: Along(1)},
-        roles={CONSTANT: (2,)},
-    ),
+    composite(name, loss, cuts=deciding(1), integers={1: Along(1)}, roles={CONSTANT: (2,)})
+    for name, loss in (
+        ("NegativeLogLikelihoodLoss", negative_log_likelihood),
+        ("SoftmaxCrossEntropyLoss", softmax_cross_entropy),
+    )
 ]

@@ -17,7 +17,7 @@ from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.export.parameters import lifted, opened, reading
 from gradcheck_cli.export.size_formulas import NUMBERS
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType, is_inexact
-from gradcheck_cli.op import Ops
+from gradcheck_cli.op import WEIGHT, Ops
 from gradcheck_cli.points.targets import (
     constant_roles,
     copied,
@@ -95,14 +95,15 @@ def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], 
     Exporters fold what is computed of parameters and of buffers alike, and do not tell which: a table of sines, or the
     rows of one that is learnt.  Trained, a buffer is another model; kept, a parameter is only frozen.
     """
-    scales = _of_group_norms(graph)
-    names = dict.fromkeys([*weights(graph, ys, ops=ops), *(n for n in scales if n in graph.needed_for(ys))])
+    scales, roles = _of_group_norms(graph), constant_roles(graph, ys, ops=ops)
+    trained, needed = [n for n, found in roles.items() if found.role == WEIGHT], graph.needed_for(ys)
+    names = dict.fromkeys([*trained, *(n for n in scales if n in needed)])
     declares = any(graph.modules.values())
     unknown = [n for n in names if n not in {*scales, *graph.trained} and _is_folded(graph, n, declares)]
     readers = readers_of(graph, unknown, ops)
     folded = [n for n in unknown if all(op.name not in _PRODUCTS and not op.roles for op, _ in readers.get(n, ()))]
     kept = [] if declares else [
-        n for n, role in constant_roles(graph, ys, ops=ops).items()
+        n for n, role in roles.items()
         if role.rule in (4, 5) and n not in names and n not in graph.inline and _IDENTIFIER.fullmatch(n)
         and not is_made_up(n)
     ]  # fmt: skip
@@ -119,8 +120,7 @@ def _is_folded(graph: Graph, name: str, declares: bool) -> bool:
 
 def _said_of_kept(names: Sequence[str], why: str, instead: str) -> Iterator[str]:
     if names:
-        more = f" and {len(names) - 1} more" if names[1:] else ""
-        yield f"{shown(names[0])}{more} ({why}): kept here, not trained; --trainable NAME trains it{instead}"
+        yield f"{named(names, 1)} ({why}): kept here, not trained; --trainable NAME trains it{instead}"
 
 
 def _of_group_norms(graph: Graph) -> list[str]:
@@ -144,17 +144,16 @@ def _transposes_tied(graph: Graph) -> tuple[Graph, dict[str, str]]:
 
     Exporters transpose tied weights, such as those of an embedding and of the head behind it, once and for all.
     """
-    matrices = {n: v for n, v in graph.constants.items() if v.ndim == 2 and v.dtype.kind in "fV" and min(v.shape) > 1}
-    shapes = {v.shape for v in matrices.values()}
+    every = {n: v for n, v in graph.constants.items() if v.ndim == 2 and min(v.shape) > 1}
+    shapes = {v.shape for v in every.values()}
+    matrices = {n: v for n, v in every.items() if v.shape[::-1] in shapes and v.dtype.kind in "fV" and not _is_flat(v)}
     known: dict[tuple[object, ...], str] = {}
     for name in sorted(matrices, key=is_made_up):
-        value = matrices[name]
-        if value.shape[::-1] in shapes and (value != value.flat[0]).any():
-            known.setdefault((value.shape, value.dtype, hash(value.tobytes())), name)
+        known.setdefault(_content(matrices[name]), name)
     tied = dict[str, str]()
     for name in sorted(matrices, key=is_made_up, reverse=True):
         turned = matrices[name].T
-        of = known.get((turned.shape, turned.dtype, hash(turned.tobytes())))
+        of = known.get(_content(turned))
         if of is not None and of != name and of not in tied and np.array_equal(turned, matrices[of]):
             tied[name] = of
     nodes = [Node("Transpose", (of,), (name,), {"perm": (1, 0)}, name=name) for name, of in tied.items()]
@@ -162,9 +161,14 @@ def _transposes_tied(graph: Graph) -> tuple[Graph, dict[str, str]]:
     return replace(graph, nodes=(*nodes, *graph.nodes), constants=constants) if tied else graph, tied
 
 
-def named(names: Sequence[str]) -> str:
+def _content(value: Array) -> tuple[object, ...]:
+    """A key that is equal for equal arrays."""
+    return value.shape, value.dtype, hash(value.tobytes())
+
+
+def named(names: Sequence[str], most: int = 4) -> str:
     """Some tensors by name, the first ones if there are many."""
-    return ", ".join(map(shown, names[:4])) + (f" and {len(names) - 4} more" if names[4:] else "")
+    return ", ".join(map(shown, names[:most])) + (f" and {len(names) - most} more" if names[most:] else "")
 
 
 def _require_needed(graph: Graph, ys: Sequence[str], globs: Sequence[str]) -> None:
@@ -250,8 +254,7 @@ def _names_of_readers(graph: Graph) -> dict[str, set[str]]:
 
 def _said_of_copies(names: Sequence[str], how: str) -> Iterator[str]:
     if names:
-        more = f" and {len(names) - 1} more" if names[1:] else ""
-        yield f"{shown(names[0])}{more}: {how}, trained by itself here"
+        yield f"{named(names, 1)}: {how}, trained by itself here"
 
 
 def _merged_apart(graph: Graph, names: set[str]) -> tuple[Graph, list[str]]:
