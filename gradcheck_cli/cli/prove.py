@@ -62,14 +62,19 @@ def _proofs(subjects: Sequence[str], allow_python: bool) -> list[Proof]:
     own = [made for file in files for made in _operators(file, allow_python)]
     proofs = [proof_of(op, ops) for op in found.values()]
     for op, table, given, added in own:
-        if added and all(p.status != "proven" for p in proofs if p.operator == op.full_name.partition("[")[0]):
+        if added and all(p.status != "proven" for p in proofs if p.operator == _name(op)):
             continue  # all is said
         proof = proof_of(op, {**ops, **table}, **given)
         if not added or proof.status != "neither":
             proofs.append(proof)
         else:  # such as an exponent that exact numbers take as an integer alone
-            proofs = [_by_default(each) if each.operator == op.full_name.partition("[")[0] else each for each in proofs]
+            proofs = [_by_default(each) if each.operator == _name(op) else each for each in proofs]
     return proofs
+
+
+def _name(op: Op) -> str:
+    """The name of an operator of a spec, without the attributes of a node."""
+    return op.full_name.partition("[")[0]
 
 
 def _by_default(proof: Proof) -> Proof:
@@ -109,7 +114,7 @@ def _operators(path: str, allow_python: bool) -> Iterator[tuple[Op, Mapping[Any,
     used = _shapes_used(spec, made)
     for number, (body, op) in enumerate(zip(bodies, made, strict=True)):
         sizes = {"inputs": len(body.forward.inputs), "outputs": len(body.forward.outputs)}
-        yield op, table, {**sizes, "used": used[op.full_name.partition("[")[0]]}, number >= known
+        yield op, table, {**sizes, "used": used[_name(op)]}, number >= known
 
 
 def _at_other_numbers(body: OperatorBody) -> Node | None:
@@ -136,10 +141,10 @@ def _shapes_used(spec: Spec, made: Sequence[Op]) -> Mapping[str, list[Any]]:
     from gradcheck_cli.points.point import find_point
     from gradcheck_cli.settings import Settings
 
-    found: dict[str, list[Any]] = {op.full_name.partition("[")[0]: [] for op in made}
+    found: dict[str, list[Any]] = {_name(op): [] for op in made}
 
     def noted(op: Op, *operands: Any) -> Any:
-        found[op.full_name.partition("[")[0]].append(tuple(x.shape for x in operands if x is not None))
+        found[_name(op)].append(tuple(x.shape for x in operands if x is not None))
         return op.forward(*operands)
 
     table = {**OPS, **{op.key: replace(op, forward=partial(noted, op)) for op in made}}

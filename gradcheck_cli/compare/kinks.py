@@ -115,13 +115,18 @@ def one_sided(program: Program, directions: Directions, side: float, noise: Arra
     return Slopes(estimate, decisions, any_of(read, directions.count))
 
 
+def _there_and_back(count: int, size: int) -> Array:
+    """Random moves of all of x, in units of its scale, `(count, size)`."""
+    rng = np.random.default_rng(0)
+    return rng.uniform(0.5, 1.5, (count, size)) * rng.choice([-1.0, 1.0], (count, size))
+
+
 def _near_a_branch(numeric: Numeric) -> bool:
     """Some decision of the model changes when all of x moves by next to nothing, there or back."""
     if not decides(numeric.program):
         return False
     here, count = numeric.directions.here, _LOOKS
-    rng = np.random.default_rng(0)
-    moves = rng.uniform(0.5, 1.5, (count, here.size)) * rng.choice([-1.0, 1.0], (count, here.size))
+    moves = _there_and_back(count, here.size)
     anywhere = Directions(numeric.program.tape.values[numeric.program.probes[0]], moves * scales(here))
     [(_, crossed)] = by_differences(numeric.program, anywhere, CENTRAL, [np.full(count, TIE)], numeric.job.budget)
     return bool(crossed)
@@ -158,9 +163,9 @@ def _bounded_beside(numeric: Numeric, row: int, left: Array, right: Array) -> Ar
     running maximum, each has slopes beside x that it has on neither side of x.
     """
     part, budget = numeric.directions.part(np.asarray([row])), numeric.job.budget
-    here, rng = part.here, np.random.default_rng(0)
+    here = part.here
     count = max(_LOOKS, min(_POINTS, _NUMBERS // max(here.size, 1)))
-    moves = rng.uniform(0.5, 1.5, (count, here.size)) * rng.choice([-1.0, 1.0], (count, here.size))
+    moves = _there_and_back(count, here.size)
     moves[:2] = np.linspace([0.5, 1.5], [1.5, 0.5], here.size, axis=1)  # the last, or the first, of what is tied wins
     aside, h = _FARTHER * scales(here) * moves, float(part.representable(_BESIDE)[0])
     x = numeric.program.tape.values[numeric.program.probes[0]]
