@@ -21,7 +21,8 @@ from gradcheck_cli.autodiff.trace import result, trace
 from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError, shown
 from gradcheck_cli.export.gradient_graph import Written
 from gradcheck_cli.export.inner import draws
-from gradcheck_cli.export.traced import at, of_one, other_integers, to_fix
+from gradcheck_cli.export.runs import other_integers
+from gradcheck_cli.export.traced import at, of_one, to_fix
 from gradcheck_cli.formats.onnx.opset import LOWEST
 from gradcheck_cli.formats.onnx.write import serialized, to_proto
 from gradcheck_cli.graph import Array, Graph, describe, is_inexact

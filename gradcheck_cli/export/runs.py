@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,9 @@ from gradcheck_cli.op import Op
 Sizes: TypeAlias = tuple[int, ...]  # of one dimension, in each run
 Names: TypeAlias = dict[str, str]  # of tensors on a tape -> in the file
 Refuse: TypeAlias = Callable[[str], UnsupportedError]
+COUNTS = tuple(range(2, 14))  # values of integers that are tried
+_ENTRIES, _DRAWS = 8, 8  # integers of a vector for which others are tried, and how often
+_PLACES = (0, 1, 2, -1, -2)
 _SHORT = 4096  # bytes of a constant that is compared with others to be shared
 
 
@@ -311,3 +315,23 @@ def _valued(graph: Graph, tape: Tape, name: str) -> Collection[str]:
 def unchanged(found: Mapping[str, Sequence[Array]], least: int = 2) -> list[str]:
     """The names that have fewer different values than it takes to tell what follows from them."""
     return [n for n, values in found.items() if len({(v.shape, *v.ravel().tolist()) for v in values}) < least]
+
+
+def other_integers(x: Array, seed: int) -> Iterator[Array]:
+    """Integers for the place of some that decide shapes: others, in another order, or of the same product or sum."""
+    random, flat = Random(seed), x.ravel().tolist()
+    for _ in range(_DRAWS if 0 < len(flat) <= _ENTRIES else 0):
+        one, other = random.choice(range(len(flat))), random.choice(range(len(flat)))
+        factor = random.choice([f for f in range(1, abs(flat[one]) + 1) if flat[one] % f == 0] or [1])
+        ways = (
+            {one: flat[one] // factor, other: flat[other] * factor},
+            {one: random.choice(COUNTS)},
+            {one: flat[other], other: flat[one]},
+            {one: -1, other: random.choice((1, *COUNTS))},
+            {one: flat[one] - 1, other: flat[other] + 1},
+            {one: random.choice(_PLACES)},
+        )
+        for way in ways:
+            made = [way.get(i, n) for i, n in enumerate(flat)]
+            if made != flat:
+                yield np.array(made, x.dtype).reshape(x.shape)

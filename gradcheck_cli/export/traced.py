@@ -25,13 +25,23 @@ from gradcheck_cli.autodiff.tape import Loose, NodePlace, Tape
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export import runs as of_runs
 from gradcheck_cli.export.inner import FileOps
-from gradcheck_cli.export.runs import AlignedRuns, Count, Names, TapeRun, aligned, counts, needed
+from gradcheck_cli.export.runs import (
+    COUNTS,
+    AlignedRuns,
+    Count,
+    Names,
+    TapeRun,
+    aligned,
+    counts,
+    needed,
+    other_integers,
+)
 from gradcheck_cli.export.size_formulas import formula
-from gradcheck_cli.graph import Array, FreshNames, Node
+from gradcheck_cli.graph import Array, FreshNames, Graph, Node
 from gradcheck_cli.graph.containers import inside
 from gradcheck_cli.model import Model
 from gradcheck_cli.op import Ops
-from gradcheck_cli.points.dims import declared_shape, open_dims, sizes_given, symbol
+from gradcheck_cli.points.dims import declared_shape, formula_value, open_dims, roles, sizes_given, symbol
 from gradcheck_cli.points.elements import ready_to_draw
 from gradcheck_cli.settings import Settings
 
@@ -39,7 +49,6 @@ _FAR = 8.0  # times what is drawn: beyond thresholds that draws do not cross
 _FEWEST = 4  # runs that are needed to tell a formula
 _BEYOND_ONNX = {"Cofactors": "takes the place of determinants of more minors than a file should compute"}
 RUNS = 6  # three runs determine a sum of two dimensions; the others confirm it
-COUNTS = tuple(range(2, 14))  # values that are tried
 _BATCHES = tuple(range(5, 40))
 _LENGTHS = (*range(5, 14), *range(14, 90, 3))
 _REMAINDERS = {2: 2, 3: 2, 4: 3}  # modulus -> number of different remainders that the sizes must have
@@ -47,8 +56,7 @@ _FACTORS = (1, 2, 4, 8, 16, 32)  # numbers of which a size may have to be a mult
 _STEPS = 4  # that lead to twice the size
 _ATTEMPTS = 300
 _DIFFERENT = 3  # values of a vector of integers from which shapes at others are inferred
-_ENTRIES, _DRAWS = 8, 8  # integers of a vector for which others are tried, and how often
-_PLACES = (0, 1, 2, -1, -2)
+_ENOUGH = 8  # values of a vector of integers at which a model runs
 _MOST_EQUAL = 4  # further dimensions that are tried as equal to one
 
 
@@ -60,6 +68,7 @@ class Trials:
     include values of `counted` inputs.  `small` are smaller sizes, which are used if the model runs there, by the same
     operators.  `loose` maps dimensions that are equal or 1 to the one that they broadcast with.  `by_values`: shapes
     follow from values, which differ between runs even where no size does, those of `deciding` floats and of `integers`.
+    `stated` dimensions have the size that the formula in their name gives.
     """
 
     runs: tuple[Mapping[str, int], ...]
@@ -71,6 +80,7 @@ class Trials:
     by_values: bool = False
     deciding: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
+    stated: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def strict(self) -> Trials:
@@ -80,8 +90,8 @@ class Trials:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Dimensions that stay open."""
-        return tuple(d for d in self.symbols if d not in {count.symbol for count in self.counted})
+        """Dimensions that stay open, but for those whose size others state."""
+        return tuple(d for d in self.symbols if d not in {*self.stated, *(count.symbol for count in self.counted)})
 
     @property
     def symbols(self) -> dict[str, tuple[int, ...]]:
@@ -94,11 +104,12 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     """Chooses sizes for a model that is run to compute some targets."""
     point = model.point(targets, settings, ops, OutlinedTape)
     base, counted = dict(point.dims), tuple(counts(model.graph, point.tape, settings.extra_feed_dict))
-    trial = _Trial(model, targets, settings, model.ops, counted, base)
     given = {*model.dims, *settings.dims, *sizes_given(model.graph, settings), *model.source.dims}
+    stated = {d: text for d, text in roles(model.graph, model.ops).following.items() if d not in given}
+    trial = _Trial(model, targets, settings, model.ops, counted, base, stated)
     needed = model.graph.needed_for([*targets, *(n for r in model.requests_for(targets) for n in r.reads)])
     batches = open_dims(model.graph)
-    free = [d for d in batches if d not in given and d in base and _is_read(model, d, needed)]
+    free = [d for d in batches if d not in (*given, *stated) and d in base and _is_read(model, d, needed)]
     changing = {n for n in model.graph.free_inputs if n not in settings.extra_feed_dict} - {c.name for c in counted}
     by_values = bool(Dependence.on(changing, point.tape, model.graph).shapes)
     deciding = tuple(_deciding(model, point.tape, changing)) if by_values else ()
@@ -107,9 +118,7 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
     )
     if not free and not counted:
         return Trials((base,) * (RUNS if by_values else 1), by_values=by_values, deciding=deciding, integers=integers)
-    declared = [t.shape for t in model.graph.types.values() if t.shape is not None]
-    shapes = (*declared, *(array.shape for array in model.graph.constants.values()))
-    fixed = {d for shape in shapes for d in shape if isinstance(d, int)}  # sizes that open dimensions should not get
+    fixed = _sizes_within(model.graph)
     groups = [DimGroup((d,), tuple(n for n in (_BATCHES if batches[d] else _LENGTHS) if n not in fixed)) for d in free]
     added = [DimGroup((count.symbol,), COUNTS) for count in counted]
     if not trial.go(groups):
@@ -124,12 +133,12 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
         groups = [*_larger(groups), *bounded]
     moved = {d for group in groups for d in group.dims}
     near = [DimGroup(group.dims, group.sizes[: RUNS + len(groups)]) for group in groups]
-    runs = tuple({**base, **each} for each in (*_assigned(groups), *_assigned(near))) if groups else (base,)
+    runs = tuple(map(trial.sizes, (*_assigned(groups), *_assigned(near)))) if groups else (base,)
     loose = {d for group in groups for d in group.dims[1:] if trial.broadcasts(group, d)}
     equal = {d: group.dims[0] for group in groups for d in group.dims[1:]}
     found = tuple(count for count in counted if count.symbol in moved)
     ones = [{**runs[0], **each} for each in of_one({d: equal[d] for d in loose})]
-    small = tuple({**base, **each} for each in (*_below(groups, fixed), *ones))
+    small = tuple(map(trial.sizes, (*_below(groups, fixed), *ones)))
     return Trials(
         runs,
         small,
@@ -140,7 +149,15 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops) -
         by_values=by_values,
         deciding=deciding,
         integers=tuple(n for n in integers if n not in {count.name for count in found}),
+        stated=stated,
     )
+
+
+def _sizes_within(graph: Graph) -> set[int]:
+    """Sizes of the graph's own, which open dimensions should not get."""
+    declared = [t.shape for t in graph.types.values() if t.shape is not None]
+    shapes = (*declared, *(array.shape for array in graph.constants.values()))
+    return {d for shape in shapes for d in shape if isinstance(d, int)}
 
 
 def _larger(groups: Sequence[DimGroup]) -> list[DimGroup]:
@@ -197,29 +214,9 @@ def with_other_integers(
     for name in names:
         made = (replace(settings, extra_feed_dict={**settings.extra_feed_dict, name: value})
                 for value in other_integers(drawn[name], index))  # fmt: skip
-        found = [*islice((each for each in made if _runs(model, outputs, each, ops)), _ENTRIES)]
+        found = [*islice((each for each in made if _runs(model, outputs, each, ops)), _ENOUGH)]
         settings = Random(index).choice(found) if found else settings
     return settings
-
-
-def other_integers(x: Array, seed: int) -> Iterator[Array]:
-    """Integers for the place of some that decide shapes: others, in another order, or of the same product or sum."""
-    random, flat = Random(seed), x.ravel().tolist()
-    for _ in range(_DRAWS if 0 < len(flat) <= _ENTRIES else 0):
-        one, other = random.choice(range(len(flat))), random.choice(range(len(flat)))
-        factor = random.choice([f for f in range(1, abs(flat[one]) + 1) if flat[one] % f == 0] or [1])
-        ways = (
-            {one: flat[one] // factor, other: flat[other] * factor},
-            {one: random.choice(COUNTS)},
-            {one: flat[other], other: flat[one]},
-            {one: -1, other: random.choice((1, *COUNTS))},
-            {one: flat[one] - 1, other: flat[other] + 1},
-            {one: random.choice(_PLACES)},
-        )
-        for way in ways:
-            made = [way.get(i, n) for i, n in enumerate(flat)]
-            if made != flat:
-                yield np.array(made, x.dtype).reshape(x.shape)
 
 
 def at(settings: Settings, sizes: Mapping[str, int], counted: Collection[Count]) -> Settings:
@@ -256,15 +253,23 @@ class _Trial:
     ops: Ops
     counted: tuple[Count, ...]
     base: Mapping[str, int]  # sizes of dimensions at which it runs
+    stated: Mapping[str, str]  # dimensions -> the formula that gives their size
     known: dict[tuple[tuple[str, int], ...], bool] = field(default_factory=dict)
 
     def runs(self, sizes: Mapping[str, int]) -> bool:
         """True if the model runs with these sizes in place of some of `base`."""
-        here = {**self.base, **sizes}
+        here = self.sizes(sizes)
         key = tuple(here.items())
         if key not in self.known:
             self.known[key] = _runs(self.model, self.targets, at(self.settings, here, self.counted), self.ops)
         return self.known[key]
+
+    def sizes(self, some: Mapping[str, int]) -> dict[str, int]:
+        """All sizes, with some in place of those of `base`; a formula that gives none leaves that."""
+        here = {**self.base, **some}
+        for dim, text in self.stated.items():
+            here[dim] = formula_value(text, here) or here[dim]
+        return here
 
     def broadcasts(self, group: DimGroup, dim: str) -> bool:
         """True if the model runs where a dimension is 1 and the others are not, or they are and it is not."""

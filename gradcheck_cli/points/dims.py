@@ -166,6 +166,11 @@ class Roles(Struct, frozen=True):
         """Extents of images other than their width."""
         return frozenset(d for d, axis in self.images.items() if axis)
 
+    @property
+    def following(self) -> dict[str, str]:
+        """Dimensions whose name is a formula of dimensions of inputs alone."""
+        return {d: text for d, text in self.stated.items() if self.unseen.isdisjoint(formula_names(text))}
+
     def completed(self, sizes: Mapping[str, int]) -> dict[str, int] | None:
         """Sizes of all dimensions from those of the ones that follow from no other; None where a formula has none."""
         found = {**{d: sizes[of] for d, of in self.alike.items() if of in sizes}, **sizes}

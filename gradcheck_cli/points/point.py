@@ -484,6 +484,9 @@ def _no_point(graph: Graph, known: Mapping[str, int], search: Search, drawn: Seq
     name = next(n for n in graph.free_inputs if any(not isinstance(d, int) for d in graph.types[n].shape or ()))
     shape = graph.types[name].shape or ()
     known_as, sizes = ", ".join(map(shown, free)), [n for each in search.tried for n in each.values()]
+    if not search.tried:
+        given = "".join(f"{', ' if i else ' at '}{shown(k)}={n}" for i, (k, n) in enumerate(known.items()))
+        return UsageError(f"{known_as}: a dimension that is named by a formula has no size{given}.")
     dims = " ".join(f"--dim {shown(k)}={1 if i == 0 else 32}" for i, k in enumerate(free))
     more = f"  or, as they were drawn: {feeds}" if drawn else ""
     why = f"\nThe last attempt said: {last}" if last else ""

@@ -160,7 +160,11 @@ class Search(Struct):
         return failure.position == self.failure.position and failure.inside and failure.op not in self.failed
 
     def _candidates(self) -> Iterator[Sizes]:
-        start = self._first()
+        first = self._first()
+        larger = (
+            {d: n if d in self.roles.batches else max(n, size) for d, n in first.items()} for size in sorted(SIZES)
+        )
+        start = next((each for each in (first, *larger) if self._all(each) is not None), first)
         yield start
         if not start or self.failure is None:
             return

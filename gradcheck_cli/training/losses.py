@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,17 @@ from msgspec import Struct
 from msgspec import field as made_by
 
 from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UsageError, counted, did_you_mean
-from gradcheck_cli.graph import FreshNames, Graph, Node, TensorType, is_inexact
+from gradcheck_cli.export.proof import where_it_runs
+from gradcheck_cli.export.traced import at, trials
+from gradcheck_cli.graph import Dim, FreshNames, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.op import Along, Op, composite, deciding
 from gradcheck_cli.ops.loss import picked_classes, reduced
+from gradcheck_cli.points.dims import open_dims
+from gradcheck_cli.settings import Settings
 
 DOMAIN = "gradcheck"
 
@@ -109,6 +115,8 @@ LOSSES: Mapping[str, Measure] = {
 }
 METRICS: Mapping[str, Measure] = {"accuracy": _measure("Accuracy", accuracy, {"axis": 1, "ignore": -100}, classes=True)}
 MEASURES = {each.op.key: each.op for each in (*LOSSES.values(), *METRICS.values())}
+_FEWEST = 4  # runs that tell a formula
+_MOST_PARTS = 64  # of a dimension that a network may shrink it to, or times that it may grow
 _REDUCTIONS = ("mean", "sum")
 
 
@@ -166,10 +174,61 @@ def _options(measure: Measure, texts: Sequence[str], said: str) -> dict[str, Any
 
 def _target(scores: Tensor, classes: bool, axis: int, said: str) -> TensorType:
     """The type of a target that is an input: that of the scores, or integers without the axis of the classes."""
-    dims = list(scores.shape)
+    dims = list(_followed(scores))
     if not classes:
         return TensorType(scores.dtype, tuple(dims))
     if not -len(dims) <= axis < len(dims) and len(dims) != 1:
         raise UsageError(f"{said}: {scores.name!r} has {counted(len(dims), 'dimension')}, and no axis {axis}.")
     del dims[axis if len(dims) > 1 else 0]
     return TensorType(np.dtype(np.int64), tuple(dims))
+
+
+def _followed(scores: Tensor) -> tuple[Dim, ...]:
+    """The dimensions of a prediction, each open one by the name, or as a formula, of those of inputs that it follows.
+
+    Exporters give those of results names of their own, or none.  Runs at several sizes tell; where nothing follows, the
+    names stay.
+    """
+    model, shape = scores.model, scores.shape
+    known = open_dims(model.graph)
+    if all(isinstance(dim, int) or dim in known for dim in shape):
+        return shape
+    found = trials(model, [scores.name], Settings(dtype="model"), model.ops)
+    seen: list[tuple[int, ...]] = []
+    done: list[Mapping[str, int]] = []
+    for sizes in found.runs:
+        with where_it_runs():
+            point = model.point([scores.name], at(Settings(dtype="model"), sizes, found.counted), on=OutlinedTape)
+            seen.append(point.tape.named[scores.name].shape)
+            done.append(sizes)
+    if found.by_values or len(done) < min(_FEWEST, len(found.runs)):
+        return shape
+    moved = {d: tuple(run[d] for run in done) for d in found.dims}
+    return tuple(_formula(sizes, moved) or dim for dim, sizes in zip(shape, zip(*seen, strict=True), strict=True))
+
+
+def _formula(sizes: Sequence[int], dims: Mapping[str, Sequence[int]]) -> Dim:
+    """The number or the text that gives some sizes from those of dimensions; None if neither does."""
+    if len({*sizes}) == 1:
+        return sizes[0]
+    same = next((dim for dim, each in dims.items() if each == sizes), None)
+    if same is not None:
+        return same
+    named = {dim: each for dim, each in dims.items() if dim.isidentifier()}
+    for (one, of), (other, by) in combinations(named.items(), 2):
+        if all(n * m == size for n, m, size in zip(of, by, sizes, strict=True)):
+            return f"{one}*{other}"
+    return next(filter(None, (_affine(sizes, dim, of) for dim, of in named.items())), None)
+
+
+def _affine(sizes: Sequence[int], dim: str, of: Sequence[int]) -> str | None:
+    """Sizes as a multiple of a dimension or a part of it, rounded down, with a number added before."""
+    for times, parts in (*((n, 1) for n in range(1, _MOST_PARTS + 1)), *((1, n) for n in range(2, _MOST_PARTS + 1))):
+        least = max(parts * size - times * n for size, n in zip(sizes, of, strict=True))
+        most = min(parts * size + parts - 1 - times * n for size, n in zip(sizes, of, strict=True))
+        if least <= most:
+            added = min(max(least, 0), most)
+            scaled = dim if times == 1 else f"{times}*{dim}"
+            total = f"{scaled} {'+' if added > 0 else '-'} {abs(added)}" if added else scaled
+            return total if parts == 1 else f"({total})//{parts}"
+    return None

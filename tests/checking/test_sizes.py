@@ -17,6 +17,7 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.checks.inspection import inspect
 from gradcheck_cli.cli import main
+from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.points.dims import formula_value, roles
@@ -273,6 +274,17 @@ def test_a_check_at_smaller_images_says_so_and_so_does_its_command(tmp_path: Pat
 )  # fmt: skip
 def test_formulas_in_names_of_dimensions(text: str, value: int | None):
     assert formula_value(text, {"a": 5, "b": 3}) == value
+
+
+def test_sizes_grow_until_formulas_give_some_and_a_formula_without_one_is_told(tmp_path: Path):
+    model = load(
+        tmp_path,
+        """g (float[h] x, float[h_minus_40] m) => (float y)
+        { a = ReduceSum <keepdims = 0> (x) b = ReduceSum <keepdims = 0> (m) y = Mul (a, b) }""",
+    )
+    assert checked(model).dims == {"h": 64, "h-40": 24}
+    with pytest.raises(UsageError, match=r"^h-40: a dimension that is named by a formula has no size at h=2"):
+        checked(model, dims={"h": 2})
 
 
 def test_a_name_with_a_hyphen_is_no_formula():

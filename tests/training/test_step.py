@@ -385,6 +385,49 @@ def test_evaluation_normalizes_by_running_statistics_and_drops_nothing(kind: str
     assert bool(kept) == (kind == "outside")
 
 
+HALVED = "y = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, k)"
+SAME = "y = Conv <pads = [1, 1, 1, 1]> (x, k)"
+DOUBLED = 'p = Conv (x, k) y = Resize <mode = "nearest"> (p, , two)'
+COLUMNS = f"""{SAME.replace("y", "p")} m = ReduceMean <keepdims = 0> (p, last)
+    t = Transpose <perm = [0, 2, 1]> (m) y = Reshape (t, rows)"""
+FORMULAS = ["b", 4, "(h - 1)//2 + 1", "(w - 1)//2 + 1"]
+# nodes, the dimensions of y as an exporter declares them, and those of a target of it
+FOLLOWED = {
+    "of names of their own": (SAME, ["b1", 4, "h1", "w1"], ["b", "h", "w"]),
+    "undeclared": (SAME, None, ["b", "h", "w"]),
+    "halved": (HALVED, ["b", 4, None, None], ["b", "(h + 1)//2", "(w + 1)//2"]),
+    "halved by formulas": (HALVED, FORMULAS, ["b", "(h + 1)//2", "(w + 1)//2"]),
+    "a border less": ("y = Conv (x, k)", ["b", 4, "h1", "w1"], ["b", "h - 2", "w - 2"]),
+    "doubled": (DOUBLED, ["b", 4, "h1", "w1"], ["b", "2*h - 4", "2*w - 4"]),
+    "in rows": (COLUMNS, ["n", 4], ["b*h"]),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_target_has_the_dimensions_that_the_prediction_follows(name: str, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    nodes, dims, expected = FOLLOWED[name]
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]> g (float[b,3,h,w] x) => (float y)
+        <float[4] two = {{1, 1, 2, 2}}, int64[2] rows = {{-1, 4}}, int64[1] last = {{3}}> {{ {nodes} }}""")
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, dims))
+    rng = np.random.default_rng(0)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(rng.normal(size=(4, 3, 3, 3)).astype("f4"), "k"))
+    onnx.save(model, tmp_path / "m.onnx")
+    made = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="cross-entropy:y,labels")
+    made.save(tmp_path / "step")
+    assert (list(made.train.shape("labels")), made.notes) == (expected, ())
+    for shape in ((1, 3, 8, 6), (3, 3, 11, 21)):
+        x = rng.normal(size=shape).astype("f4")
+        [y] = runtime.InferenceSession(tmp_path / "m.onnx").run(None, {"x": x})
+        labels = rng.integers(0, 4, np.delete(y.shape, 1))
+        scores = np.exp(y) / np.exp(y).sum(1, keepdims=True)
+        picked = np.take_along_axis(scores, labels[:, None], 1)
+        weights = {n: v for n, v in np.load(tmp_path / "step" / "init.npz").items() if n == "k"}
+        session = runtime.InferenceSession(tmp_path / "step" / "eval.onnx")
+        [loss] = session.run(["loss"], {"x": x, "labels": labels, **weights})
+        assert loss == pytest.approx(-np.log(picked).mean(), rel=1e-5)
+
+
 HEADS = """<ir_version: 9, opset_import: ["" : 18]> g (double[N,2] x) => (double[N,2] y, double[N,2] z, double most)
     <double[2,2] w = {1, 2, 3, 4.5}, double[2,2] "u.weight" = {1, -2, 3, 0.5}, double[2] "u.bias" = {1, 2}> {
     y = MatMul (x, w)  z = Gemm (x, "u.weight", "u.bias")  best = ArgMax <keepdims=0> (z)  index = Cast <to=11> (best)
