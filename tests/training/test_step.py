@@ -387,6 +387,7 @@ def test_evaluation_normalizes_by_running_statistics_and_drops_nothing(kind: str
 
 HALVED = "y = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, k)"
 SAME = "y = Conv <pads = [1, 1, 1, 1]> (x, k)"
+EIGHTH = "p = Conv <strides = [4, 4]> (x, k) y = MaxPool <kernel_shape = [1, 1], strides = [2, 2]> (p)"
 DOUBLED = 'p = Conv (x, k) y = Resize <mode = "nearest"> (p, , two)'
 COLUMNS = f"""{SAME.replace("y", "p")} m = ReduceMean <keepdims = 0> (p, last)
     t = Transpose <perm = [0, 2, 1]> (m) y = Reshape (t, rows)"""
@@ -399,6 +400,7 @@ FOLLOWED = {
     "halved by formulas": (HALVED, FORMULAS, ["b", "(h + 1)//2", "(w + 1)//2"]),
     "a border less": ("y = Conv (x, k)", ["b", 4, "h1", "w1"], ["b", "h - 2", "w - 2"]),
     "doubled": (DOUBLED, ["b", 4, "h1", "w1"], ["b", "2*h - 4", "2*w - 4"]),
+    "an eighth": (EIGHTH, ["b", 4, "h1", "w1"], ["b", "(h + 5)//8", "(w + 5)//8"]),
     "in rows": (COLUMNS, ["n", 4], ["b*h"]),
 }
 
