@@ -81,7 +81,8 @@ def training_step(
         model: a model from `load`.
         loss: a tensor of the model, which is summed up, or KIND:PREDICTION,TARGET: mse, l1, huber, bce-with-logits or
             cross-entropy; a target that is no tensor of the model becomes an input.  Options follow: reduction=sum,
-            delta of huber, axis and ignore of cross-entropy, `probabilities` for a target that holds these.
+            delta of huber, pos_weight of bce-with-logits, axis, ignore and label_smoothing of cross-entropy, and
+            `probabilities` for a target that holds these.
         optimizer: sgd, momentum, adam, adamw, adagrad, rmsprop or lion; options follow, as in adam:beta1=0.8,eps=1e-6.
         lr: the learning rate; None: the optimizer's usual one.
         weight_decay: that of the optimizer; None: its usual one.

@@ -48,19 +48,30 @@ def huber(x: Var, target: Var, *, delta: float = 1.0, reduction: str = "mean") -
     return _reduced(sym.where(far <= delta, off * off * 0.5, (far - 0.5 * delta) * delta), reduction)
 
 
-def binary_cross_entropy(x: Var, target: Var, *, reduction: str = "mean") -> Var:
-    """-target log sigmoid(x) - (1 - target) log(1 - sigmoid(x)), as max(x, 0) - x target + log(1 + exp(-|x|))."""
+def binary_cross_entropy(x: Var, target: Var, *, pos_weight: float = 1.0, reduction: str = "mean") -> Var:
+    """-w target log sigmoid(x) - (1 - target) log(1 - sigmoid(x)); -log sigmoid(x) is max(-x, 0) + log(1 + exp(-|x|))."""
     _difference(x, target)
-    return _reduced(sym.relu(x) - x * target + sym.log(sym.exp(-sym.abs(x)) + 1), reduction)
+    rest = sym.log(sym.exp(-sym.abs(x)) + 1)
+    if pos_weight == 1:
+        return _reduced(sym.relu(x) - x * target + rest, reduction)
+    return _reduced((1 - target) * x + ((pos_weight - 1) * target + 1) * (sym.relu(-x) + rest), reduction)
 
 
-def cross_entropy(x: Var, target: Var, *, axis: int = 1, ignore: int = -100, reduction: str = "mean") -> Var:
-    """The negative log of softmax(x) along an axis at the classes in `target`, or its mean under its probabilities."""
+def cross_entropy(
+    x: Var, target: Var, *, axis: int = 1, ignore: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
+) -> Var:
+    """The negative log of softmax(x) along an axis at the classes in `target`, or its mean under its probabilities.
+
+    Smoothed targets are mixed with equal probabilities of all classes.
+    """
     axis = min(axis, x.ndim - 1) % x.ndim  # the only axis of a single sample
     scores = x.tape.apply("LogSoftmax", x, axis=axis)
     if is_inexact(target.dtype):
         _difference(x, target)
-        return _reduced(-sym.sum(scores * target, (axis,), keepdims=False), reduction)
+        losses = -sym.sum(scores * target, (axis,), keepdims=False)
+        if label_smoothing:
+            losses = losses * (1 - label_smoothing) - sym.mean(scores, (axis,), keepdims=False) * label_smoothing
+        return _reduced(losses, reduction)
     if x.ndim == 1:
         scores, target = sym.unsqueeze(scores, (0,)), sym.unsqueeze(target, (0,))
     elif axis != 1:
@@ -68,7 +79,11 @@ def cross_entropy(x: Var, target: Var, *, axis: int = 1, ignore: int = -100, red
         scores = sym.transpose(scores, [others[0], axis, *others[1:]])
     picked = picked_classes(target, scores.shape[1], ignore)
     losses = -sym.sum(sym.where(picked, scores, 0), (1,), keepdims=False)
-    return reduced(losses, sym.sum(sym.cast(picked, x.dtype), (1,), keepdims=False), reduction)
+    counting = sym.sum(sym.cast(picked, x.dtype), (1,), keepdims=False)
+    if label_smoothing:
+        equal = sym.mean(scores, (1,), keepdims=False) * counting
+        losses = losses * (1 - label_smoothing) - equal * label_smoothing
+    return reduced(losses, counting, reduction)
 
 
 def accuracy(x: Var, target: Var, *, axis: int = 1, ignore: int = -100) -> Var:
@@ -110,8 +125,10 @@ LOSSES: Mapping[str, Measure] = {
     "mse": _measure("MeanSquaredError", mean_squared, _MEAN),
     "l1": _measure("MeanAbsoluteError", mean_absolute, _MEAN),
     "huber": _measure("Huber", huber, {"delta": 1.0, **_MEAN}),
-    "bce-with-logits": _measure("BinaryCrossEntropy", binary_cross_entropy, _MEAN),
-    "cross-entropy": _measure("CrossEntropy", cross_entropy, {"axis": 1, "ignore": -100, **_MEAN}, classes=True),
+    "bce-with-logits": _measure("BinaryCrossEntropy", binary_cross_entropy, {"pos_weight": 1.0, **_MEAN}),
+    "cross-entropy": _measure(
+        "CrossEntropy", cross_entropy, {"axis": 1, "ignore": -100, "label_smoothing": 0.0, **_MEAN}, classes=True
+    ),
 }
 METRICS: Mapping[str, Measure] = {"accuracy": _measure("Accuracy", accuracy, {"axis": 1, "ignore": -100}, classes=True)}
 MEASURES = {each.op.key: each.op for each in (*LOSSES.values(), *METRICS.values())}
@@ -168,8 +185,11 @@ def _options(measure: Measure, texts: Sequence[str], said: str) -> dict[str, Any
             found[key] = type(found[key])(value)
         except ValueError:
             raise UsageError(f"{said}: {key} is a number.") from None
-    if not 0 < found.get("delta", 1) < np.inf:
-        raise UsageError(f"{said}: delta is {found['delta']:g}; it is a finite number above 0.")
+    for key in {"delta", "pos_weight"} & {*found}:
+        if not 0 < found[key] < np.inf:
+            raise UsageError(f"{said}: {key} is {found[key]:g}; it is a finite number above 0.")
+    if not 0 <= found.get("label_smoothing", 0) <= 1:
+        raise UsageError(f"{said}: label_smoothing is {found['label_smoothing']:g}; it is a number from 0 to 1.")
     return found
 
 

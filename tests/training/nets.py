@@ -228,6 +228,18 @@ LOSSES = {
         "cross-entropy:scores,labels,reduction=sum", _classes,
         lambda torch, F, y, d: F.cross_entropy(y, d["labels"], reduction="sum"),
     ),
+    "bce-with-logits, weighted": _loss(
+        "bce-with-logits:scores,t,pos_weight=2.5", _shares,
+        lambda torch, F, y, d: F.binary_cross_entropy_with_logits(y, d["t"], pos_weight=torch.tensor(2.5)),
+    ),
+    "cross-entropy, smoothed": _loss(
+        "cross-entropy:scores,labels,label_smoothing=0.2,ignore=1", _classes,
+        lambda torch, F, y, d: F.cross_entropy(y, d["labels"], label_smoothing=0.2, ignore_index=1),
+    ),
+    "cross-entropy of probabilities, smoothed": _loss(
+        "cross-entropy:scores,t,probabilities,label_smoothing=0.2", _shares,
+        lambda torch, F, y, d: F.cross_entropy(y, d["t"], label_smoothing=0.2),
+    ),
     "a tensor of the model": _loss("loss", lambda rng, count: {"x": rng.normal(size=(count, 8))},
                                    lambda torch, F, y, d: (y * y + y.exp()).mean(), _OWN),
 }  # fmt: skip

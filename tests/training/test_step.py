@@ -146,6 +146,10 @@ LOSSES: dict[str, tuple[str, Array, Callable[[Array], float]]] = {
                lambda y: -np.sum([log_softmax(y)[i, L[i]] for i in (0, 1, 3, 4)])),
     "ignoring": ("cross-entropy:scores,t,ignore=1", np.array([2, 0, 0, 1, 1]),
                  lambda y: -np.mean([log_softmax(y)[i, c] for i, c in ((0, 2), (1, 0), (2, 0))])),
+    "weighted": ("bce-with-logits:scores,t,pos_weight=3", P,
+                 lambda y: -np.mean(3 * P * np.log(1 / (1 + np.exp(-y))) + (1 - P) * np.log(1 / (1 + np.exp(y))))),
+    "smoothed": ("cross-entropy:scores,t,label_smoothing=0.25", L, lambda y: -np.mean(
+        [0.75 * log_softmax(y)[i, L[i]] + 0.25 * log_softmax(y)[i].mean() for i in (0, 1, 3, 4)])),
     "soft": ("cross-entropy:scores,t,probabilities", P, lambda y: -np.mean((P * log_softmax(y)).sum(1))),
 }  # fmt: skip
 
@@ -659,9 +663,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "nesterov": ({"optimizer": "momentum:momentum=0,nesterov=true"}, "nesterov needs a momentum"),
     "two decays": ({"optimizer": "adamw:weight_decay=0.1", "weight_decay": 0.3}, "write one of them"),
     "a negative delta": ({"loss": "huber:scores,t,delta=-1"}, "delta is -1; it is a finite number above 0"),
+    "a negative weight": ({"loss": "bce-with-logits:scores,t,pos_weight=-1"}, "pos_weight is -1; it is a finite"),
+    "too smooth": ({"loss": "cross-entropy:scores,t,label_smoothing=2"}, "label_smoothing is 2; it is a number from 0"),
     "no delta": ({"loss": "huber:scores,t,delta=0"}, "delta is 0; it is a finite number above 0"),
     "a loss of one tensor twice": ({"loss": "mse:scores,scores"}, "compares 'scores' with itself"),
-    "an option of targets": ({"loss": "cross-entropy:scores,t,probs"}, "there are axis, ignore, reduction, probabil"),
+    "an option of targets": (
+        {"loss": "cross-entropy:scores,t,probs"},
+        "there are axis, ignore, label_smoothing, reduction, pr",
+    ),
     "another metric": ({"metrics": "f1:scores,labels"}, "accuracy:PREDICTION,TARGET"),
 }
 
