@@ -33,6 +33,8 @@ FOLDER = click.RichOption(
 @click.option(
     "--weight-decay", type=click.FloatRange(min=0), metavar="NUMBER", help="The weight decay. Default: the optimizer's."
 )
+@click.option("--no-decay", multiple=True, type=Text(), metavar="GLOB", shell_complete=completing("tensors"),
+              help="Weights that do not decay, such as biases: '*bias'.")  # fmt: skip
 @click.option("--trainable", multiple=True, type=Text(), metavar="GLOB", shell_complete=completing("tensors"),
               help="Train these constants; !GLOB leaves some out. Default: the weights.")  # fmt: skip
 @click.option("--lora", multiple=True, type=Text(), metavar="RANK:GLOB",

@@ -10,8 +10,8 @@ optimizer.  A batch whose gradients are not finite changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -28,6 +28,7 @@ from gradcheck_cli.graph import Array, Graph, Node, TensorType
 from gradcheck_cli.model import Model
 from gradcheck_cli.op import composite
 from gradcheck_cli.ops import OPS
+from gradcheck_cli.points.targets import fitting
 
 RATE, STEP, NORM = "learning_rate", "step", "grad_norm"
 _SCALARS: Mapping[str, Any] = {RATE: np.float64, STEP: np.int64}
@@ -178,12 +179,16 @@ def _require_valid(text: str, options: Mapping[str, float]) -> None:
 
 
 class Update(Struct, frozen=True):
-    """The way from gradients to parameters: the optimizer, and what is done before it."""
+    """The way from gradients to parameters: the optimizer, and what is done before it.
+
+    Weights that fit a glob in `no_decay` do not decay, as recipes have it for biases and scales of normalizations.
+    """
 
     optimizer: Optimizer
     clip_norm: float | None = None
     accumulate: int = 1
     loss_scale: float | None = None
+    no_decay: tuple[str, ...] = ()
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -202,12 +207,22 @@ class Update(Struct, frozen=True):
         given = {g: TensorType(v.dtype, v.shape) for g, v in zip(grads, params.values(), strict=True)}
         inputs = (*scalars, *params, *given, *state)
         outputs = (NORM, *(f"{name}{suffix}" for name in (STEP, *params, *state)))
-        op = composite("Update", self._traced, domain="gradcheck", many=True)
+        op = composite("Update", partial(self._traced, [*self._options(params)]), domain="gradcheck", many=True)
         node = Node("Update", inputs, outputs, domain="gradcheck", name="update")
         graph = Graph(inputs, outputs, (node,), types={**scalars, **own, **given})
         return graph_of(Model(Source(graph, "update"), {**OPS, op.key: op}), outputs, {}).graph
 
-    def _traced(self, rate: Var, step: Var, *rest: Var, n_outputs: int) -> list[Var]:
+    def _options(self, names: Collection[str]) -> Iterator[Mapping[str, float]]:
+        """The optimizer's options for each parameter."""
+        usual = self.optimizer.options
+        if self.no_decay and not usual["weight_decay"]:
+            raise UsageError("--no-decay: nothing decays; --weight-decay gives by how much the other weights do.")
+        kept = {name for glob in self.no_decay for name in fitting([*names], glob, "--no-decay ")}
+        yield from ({**usual, "weight_decay": 0} if name in kept else usual for name in names)
+
+    def _traced(
+        self, options: Sequence[Mapping[str, float]], rate: Var, step: Var, *rest: Var, n_outputs: int
+    ) -> list[Var]:
         """The norm of the gradients, then what comes after step, parameters and state."""
         count = len(rest) // (2 + len(self.slots))
         xs, grads, state = rest[:count], rest[count : 2 * count], rest[2 * count :]
@@ -223,8 +238,8 @@ class Update(Struct, frozen=True):
         rates = Rates(rate, sym.cast(number + 1, np.float64))
         after, kept = [], []
         due = self._due(step)
-        for x, g, own, h in zip(xs, used, each, held, strict=True):
-            made = self.optimizer.step(x, g, *own[: len(self.optimizer.state)], rates=rates, **self.optimizer.options)
+        for x, g, own, h, how in zip(xs, used, each, held, options, strict=True):
+            made = self.optimizer.step(x, g, *own[: len(self.optimizer.state)], rates=rates, **how)
             new = [n if due is None else sym.where(due, n, o) for n, o in zip(made, (x, *own), strict=False)]
             new += [] if due is None else [sym.where(due, sym.zeros_like(h), h)]
             new = [

@@ -253,6 +253,19 @@ def test_optimizers_are_their_definitions(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(ends, OPTIMIZERS[name](step.init["w"], GS, 0.05), rtol=1e-12)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "lion"])
+def test_weights_that_do_not_decay_move_as_without_a_decay(optimizer: str, tmp_path: Path) -> None:
+    data = MLP.batch(1, np.float32, 8)
+    options = {"all": {"weight_decay": 0.5}, "none": {"weight_decay": 0.0},
+               "some": {"weight_decay": 0.5, "no_decay": ["b*", "w2"]}}  # fmt: skip
+    found = {
+        name: stepped(folder(tmp_path, optimizer=optimizer, lr=0.1, **how), **data) for name, how in options.items()
+    }
+    for name, like in {"w1": "all", "b1": "none", "w2": "none", "b2": "none"}.items():
+        assert np.array_equal(found["some"][f"{name}_next"], found[like][f"{name}_next"]), name
+    assert not np.array_equal(found["all"]["w1_next"], found["none"]["w1_next"])
+
+
 def test_gradients_are_clipped_by_their_norm(tmp_path: Path) -> None:
     step = linear(tmp_path, optimizer="sgd", lr=1.0, clip_norm=0.5, metrics="grad_norm")
     for g, made in zip(GS, run(step, GS), strict=True):
@@ -663,6 +676,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "nesterov": ({"optimizer": "momentum:momentum=0,nesterov=true"}, "nesterov needs a momentum"),
     "two decays": ({"optimizer": "adamw:weight_decay=0.1", "weight_decay": 0.3}, "write one of them"),
     "a negative delta": ({"loss": "huber:scores,t,delta=-1"}, "delta is -1; it is a finite number above 0"),
+    "a decay of nothing": ({"no_decay": "b*"}, "--no-decay: nothing decays; --weight-decay gives"),
+    "no decay of none": ({"weight_decay": 0.1, "no_decay": "k*"}, r"--no-decay k\*.* fits no"),
     "a negative weight": ({"loss": "bce-with-logits:scores,t,pos_weight=-1"}, "pos_weight is -1; it is a finite"),
     "too smooth": ({"loss": "cross-entropy:scores,t,label_smoothing=2"}, "label_smoothing is 2; it is a number from 0"),
     "no delta": ({"loss": "huber:scores,t,delta=0"}, "delta is 0; it is a finite number above 0"),
