@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from gradcheck_cli.cli.group import Helpful
 from gradcheck_cli.cli.options import TEXT_OR_JSON, OutputPath
 from gradcheck_cli.errors import counted, shown
 
@@ -23,7 +24,7 @@ _OUTPUT = OutputPath((), folders=False)
 _DOTS = 50  # cases of a line of progress
 
 
-@click.group("conformance", options_metavar="", subcommand_metavar="write | run | board")
+@click.group("conformance", cls=Helpful, options_metavar="", subcommand_metavar="write | run | board")
 def command() -> None:
     """Hold an engine that differentiates ONNX models against reference gradients.
 

@@ -15,7 +15,17 @@ from gradcheck_cli.errors import VERSION, did_you_mean
 _PATH_MARKS = (".", "/", "\\", "*", "?", "[", "~")
 
 
-class Commands(click.RichGroup):
+class Helpful(click.RichGroup):
+    """A group that prints its help where nothing is given to it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+
+class Commands(Helpful):
     """A group that needs no command: `gradcheck net.onnx --x a` is `gradcheck check net.onnx --x a`."""
 
     homes: ClassVar[Mapping[str, str]] = {  # command -> module:name in it
@@ -52,9 +62,6 @@ class Commands(click.RichGroup):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args and not ctx.resilient_parsing:
-            click.echo(ctx.get_help(), err=True)
-            ctx.exit(2)
         own = {option for param in self.get_params(ctx) for option in param.opts}
         if args and args[0] not in own and args[0] not in self.homes:
             self._refuse_mistyped(args[0], ctx)

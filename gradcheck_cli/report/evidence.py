@@ -210,7 +210,7 @@ def place(check: Check, entry: Entry) -> str:
 
 def suspect_lines(suspect: Suspect, style: Style) -> Iterator[str]:
     """The node whose own gradient is wrong, and how that is known."""
-    label = f" {name(suspect.name)!r}" if suspect.name else ""
+    label = f" {name(repr(suspect.name))}" if suspect.name else ""
     flow = f"{', '.join(map(name, suspect.inputs))} -> {', '.join(map(name, suspect.outputs))}"
     first = f"node {suspect.node}  {name(suspect.op)}{label}{f'  {flow}' if suspect.inputs else ''}"
     yield from wrapped(first, style.width, "  suspect    ", _INDENT)

@@ -18,7 +18,7 @@ _WHAT = {"overflow": "overflow", "underflow": "underflow", "nan": "NaN"}
 
 def spelled(spot: Spot) -> str:
     """A node as sentences name it: without the graph that it lies in, and with no more of its name than fits."""
-    return f"node {spot.node} {name(spot.op)}" + (f" {cut(name(spot.name), 24)!r}" if spot.name else "")
+    return f"node {spot.node} {name(spot.op)}" + (f" {name(repr(cut(spot.name, 24)))}" if spot.name else "")
 
 
 def precision_text(checks: Sequence[Check]) -> str:

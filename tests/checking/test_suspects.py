@@ -461,3 +461,7 @@ def test_a_rule_that_runs_a_graph_inside_of_its_node_is_looked_at_alone():
     assert record.suspect is not None
     assert (record.status, record.suspect.op) == ("fail", key[1])
     assert "is 1/2 of what it should be" in record.suspect.diagnosis
+
+
+def test_a_name_of_a_suspect_is_escaped_once() -> None:
+    assert lines(name="new\nline")[0].startswith(f"node {SUSPECT.node}  {SUSPECT.op} 'new\\nline'")

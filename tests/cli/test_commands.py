@@ -26,10 +26,12 @@ def test_help_fits_80_columns_and_lists_the_commands(gradcheck: Command) -> None
     ]  # fmt: skip
 
 
-def test_without_arguments_help_goes_to_stderr_and_the_run_fails(gradcheck: Command) -> None:
-    ran = gradcheck()
+@pytest.mark.parametrize("group", ["", "zoo", "conformance"])
+def test_without_arguments_help_goes_to_stderr_and_the_run_fails(group: str, gradcheck: Command) -> None:
+    ran = gradcheck(*group.split())
     assert (ran.code, ran.out) == (2, "")
-    assert "Usage: gradcheck" in ran.err
+    assert f"Usage: gradcheck {group}" in ran.err
+    assert "error" not in ran.err
 
 
 def test_inspect_shows_tensors_and_cost(gradcheck: Command) -> None:
