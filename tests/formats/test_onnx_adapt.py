@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import onnx
 import pytest
 from onnx import defs, parser
 
+import gradcheck_cli as gc
 from gradcheck_cli.errors import ModelError, UnsupportedError
 from gradcheck_cli.formats.onnx.adapt import CHANGES, EXPERIMENTS
 from gradcheck_cli.formats.onnx.opset import NEWEST, versions
@@ -119,9 +121,9 @@ CASES = [
     Case("11-18", f"{IMAGE}, float[0] r = {{}}, float[4] s = {{1, 1, 2, 1.7}}", "y = Resize (x, r, s)"),
     Case("11-18", f"{IMAGE}, float[0] r = {{}}, float[0] s = {{}}, int64[4] z = {{1, 2, 5, 3}}",
          "y = Resize <mode='linear', coordinate_transformation_mode='align_corners'> (x, r, s, z)"),
-    Case("11-12", f"{IMAGE}, float[0] r = {{}}, float[4] s = {{1, 1, 2, 1.7}}",
+    Case("11-18", f"{IMAGE}, float[0] r = {{}}, float[4] s = {{1, 1, 2, 1.7}}",
          f"y = Resize <{HALF_PIXEL_FOR_NN}, nearest_mode='floor'> (x, r, s)"),
-    Case("11-12", f"{IMAGE}, float[0] r = {{}}, float[4] s = {{1, 1, 0.6, 0.5}}",
+    Case("11-18", f"{IMAGE}, float[0] r = {{}}, float[4] s = {{1, 1, 0.6, 0.5}}",
          f"y = Resize <{HALF_PIXEL_FOR_NN}, nearest_mode='floor'> (x, r, s)"),
     Case("11-18", f"{IMAGE}, float[8] r = {{0, 0, 0.2, 0.1, 1, 1, 0.9, 0.8}}, float[4] s = {{1, 1, 2, 1.7}}",
          "y = Resize <mode='linear', coordinate_transformation_mode='tf_crop_and_resize'> (x, r, s)"),
@@ -298,6 +300,17 @@ def test_changes_name_operators_that_exist_and_opsets_that_changed_them() -> Non
                 op,
                 change,
             )
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18, 19])
+def test_a_coordinate_mode_that_converters_write_at_every_opset_is_known(opset: int, tmp_path: Path) -> None:
+    head, body = f"{IMAGE}, float[0] r = {{}}, float[4] s = {{1, 1, 2, 0.5}}", "nearest_mode='floor'> (x, r, s)"
+    model = model_of(Case(str(opset), head, f"y = Resize <{HALF_PIXEL_FOR_NN}, {body}"), opset)
+    onnx.save(model, tmp_path / "m.onnx")
+    loaded = gc.load(tmp_path / "m.onnx")
+    x = np.random.default_rng(7).standard_normal((1, 2, 4, 6)).astype("f4")
+    [found] = gc.run([loaded["y"]], {"x": x})
+    assert np.array_equal(found.astype("f4"), run(model)[0])
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def resize_by_corners(node: Node, site: Site) -> list[Node]:
 
 
 def resize_half_pixel(node: Node, site: Site) -> list[Node]:
-    """Resize 11 and 12: the coordinate mode 'tf_half_pixel_for_nn', which the newest opset lacks."""
+    """Resize from 11 on: 'tf_half_pixel_for_nn', of 11 and 12, which converters write and runtimes take later too."""
     if node.attrs.get("coordinate_transformation_mode") != "tf_half_pixel_for_nn":
         return resize_inputs(node, site)
     if node.attrs.get("mode", "nearest") != "nearest" or node.attrs.get("nearest_mode") != "floor":
@@ -260,7 +260,7 @@ def resize_half_pixel(node: Node, site: Site) -> list[Node]:
 
 
 def resize_inputs(node: Node, site: Site) -> list[Node]:
-    """Resize from 13 on: an empty constant means the same as an input left out."""
+    """Resize from 11 on: an empty constant means the same as an input left out."""
     empty = [name for name in node.inputs if name and (value := site.value(name)) is not None and not value.size]
     return [changed(node, inputs=trimmed("" if name in empty else name for name in node.inputs))]
 
@@ -505,8 +505,7 @@ CHANGES = (
     OpsetChange(_REDUCTIONS, 18, attributes_as_inputs("axes")),
     OpsetChange(("Reshape",), 5, reshape_shape),
     OpsetChange(("Resize",), 11, resize_by_corners),
-    OpsetChange(("Resize",), 13, resize_half_pixel),
-    OpsetChange(("Resize",), ALWAYS, resize_inputs),
+    OpsetChange(("Resize",), ALWAYS, resize_half_pixel),
     OpsetChange(("RoiAlign",), 16, with_defaults(coordinate_transformation_mode="output_half_pixel")),
     OpsetChange(("ScaledTanh",), ALWAYS, of_scaled_input("Tanh")),
     OpsetChange(("Scan",), 9, scan_of_batches),
