@@ -19,7 +19,7 @@ from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UsageError, counted, did_you_mean
 from gradcheck_cli.export.proof import where_it_runs
-from gradcheck_cli.export.traced import Trials, at, trials
+from gradcheck_cli.export.traced import RUNS, Trials, at, trials
 from gradcheck_cli.graph import Dim, FreshNames, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.op import Along, Op, composite, deciding
@@ -222,10 +222,14 @@ class _PredictionSizes:
 
     def __init__(self, tensor: Tensor, found: Trials) -> None:
         self.tensor, self.found = tensor, found
-        runs = () if found.by_values else found.runs
-        self.shapes = [(run, shape) for run in runs if (shape := self.at(run)) is not None]
-        if len(self.shapes) < min(_FEWEST, len(found.runs)):
-            self.shapes = []
+        self.left = [] if found.by_values else [*found.runs]
+        self.shapes: list[tuple[Mapping[str, int], tuple[int, ...]]] = []
+        self._run(RUNS)
+
+    def _run(self, count: int) -> None:
+        """Runs the model at some more of the sizes that were chosen."""
+        runs, self.left = self.left[:count], self.left[count:]
+        self.shapes += [(run, shape) for run in runs if (shape := self.at(run)) is not None]
 
     def at(self, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
         """The shape at some sizes; None where the model does not run."""
@@ -237,17 +241,25 @@ class _PredictionSizes:
 
     def formula(self, axis: int) -> Dim:
         """The size along an axis: a number, a name or a formula; None where neither gives it in all runs."""
-        sizes = [shape[axis] for _, shape in self.shapes]
+        sizes, dims = self._along(axis)
+        if len(sizes) < _FEWEST and self.found.symbols:
+            return None
         if len({*sizes}) < 2:
             return sizes[0] if sizes else None
-        dims = {dim: [run[dim] for run, _ in self.shapes] for dim in self.found.dims}
         if dim := next((dim for dim, each in dims.items() if each == sizes), None):
             return dim
+        self._run(len(self.left))  # other formulas fit a few runs by chance
+        sizes, dims = self._along(axis)
         named = {dim: each for dim, each in dims.items() if dim.isidentifier()}
         for (one, of), (other, by) in combinations(named.items(), 2):
             if all(n * m == size for n, m, size in zip(of, by, sizes, strict=True)):
                 return f"{one}*{other}"
         return next(filter(None, (self._affine(axis, sizes, dim, each) for dim, each in named.items())), None)
+
+    def _along(self, axis: int) -> tuple[list[int], dict[str, list[int]]]:
+        """The sizes along an axis in all runs, and those of open dimensions."""
+        dims = {dim: [run[dim] for run, _ in self.shapes] for dim in self.found.dims}
+        return [shape[axis] for _, shape in self.shapes], dims
 
     def _affine(self, axis: int, sizes: Sequence[int], dim: str, of: Sequence[int]) -> str | None:
         """Sizes as a multiple of a dimension or a part of it, rounded down, with a number added before."""
