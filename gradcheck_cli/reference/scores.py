@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
@@ -180,8 +182,9 @@ class Runner:
         command = [python, str(Path(engines.__file__)), name, str(out)]
         try:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, env=env
-            )
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, env=env,
+                start_new_session=True,
+            )  # fmt: skip
         except OSError as error:
             self.errors.close()
             raise UsageError(f"{python} cannot be run: {error.strerror}") from error
@@ -190,9 +193,14 @@ class Runner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
+        self._kill()
         self.process.communicate()
         self.errors.close()
+
+    def _kill(self) -> None:
+        """Kills the process, and those of its own that it leaves: they hold its pipes open."""
+        with suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def ask(self, folder: Path, patience: float) -> EngineAnswer | None:
         """The engine's answer; None if it ends or takes longer."""
@@ -220,7 +228,7 @@ class Runner:
 
     def complaint(self) -> str:
         """The last line that the process wrote to stderr."""
-        self.process.kill()
+        self._kill()
         self.process.wait()
         self.errors.seek(0)
         lines = self.errors.read().decode(errors="replace").strip().splitlines()

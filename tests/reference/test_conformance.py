@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +65,13 @@ class Hangs(Gradcheck):
             time.sleep(60)
         return super().vjp(*args)
 
+class Leaves(Gradcheck):
+    def vjp(self, *args):
+        if "det" in str(self.model) and not os.fork():
+            time.sleep(90)
+            os._exit(0)
+        return super().vjp(*args)
+
 class Talks(Gradcheck):
     def vjp(self, *args):
         print("words on stdout")
@@ -114,6 +123,14 @@ def test_an_engine_that_ends_or_hangs_loses_the_case_alone(
     score = scored(cases, f"{adapters}:{kind}", patience)
     assert {a.operator for a in score.answers if a.status == "crashed"} == {"Det"}
     assert {a.status for a in score.answers if a.operator != "Det"} == {"right"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that shares the pipes of its parent")
+def test_nobody_waits_for_a_process_that_an_engine_leaves(cases: Path, adapters: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    start = time.monotonic()
+    assert {a.status for a in scored(cases, f"{adapters}:Leaves").answers} == {"right"}
+    assert time.monotonic() < start + 60
 
 
 def test_an_engine_that_is_not_there_is_an_error(cases: Path) -> None:
