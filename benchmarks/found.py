@@ -53,8 +53,8 @@ def given(engine: str, python: str, some: list[dict[str, Any]]) -> Iterator[Arra
             raise SystemExit(f"{engine} does not start: {runner.complaint()}")
         for number, row in enumerate(some):
             said = runner.ask(case_of(row, f"{number}").write(Path(folder)), 10 * PATIENCE)
-            if said is None or said.refused:
-                yield said.refused if said else "it ends"
+            if said.crashed or said.refused:
+                yield said.crashed or said.refused
                 continue
             with np.load(Path(folder, f"{number}.npz")) as made:
                 yield made.get(f"x/{row['by']}", "none")

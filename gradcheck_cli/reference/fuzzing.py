@@ -38,7 +38,7 @@ from gradcheck_cli.model import Model
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.reference.engines import session_of
 from gradcheck_cli.reference.random_models import OPSETS, ModelPlan, PlanStep, Unbuildable, built, case, use_of, used_in
-from gradcheck_cli.reference.scores import START, Runner, forward_differs, judged
+from gradcheck_cli.reference.scores import START, EngineAnswer, Runner, forward_differs, judged
 from gradcheck_cli.reference.suite import (
     Case,
     Dropped,
@@ -302,14 +302,14 @@ class OtherEngine:
         kind = kinds.get(scored.status, "")
         return Judgement(scored.status, scored.message, kind if kind in ("", "shape", "not") else "value")
 
-    def _asked(self, folder: Path) -> Any:
-        """The engine's answer, None if it crashes or hangs; then it is started again next time."""
+    def _asked(self, folder: Path) -> EngineAnswer:
+        """The engine's answer; where it crashes or hangs it is started again next time."""
         if self.runner is None:
             self.runner = Runner(self.name, self.python, Path(self.folder.name))
             if self.runner.heard(START) is None:
                 raise Dropped("the engine does not start")
         said = self.runner.ask(folder, PATIENCE)
-        if said is None:
+        if said.crashed:
             self._end()
         return said
 

@@ -24,6 +24,7 @@ import numpy as np
 import onnx
 from msgspec import Struct
 
+from gradcheck_cli.checks.isolation import ending
 from gradcheck_cli.errors import GradcheckError, UsageError, counted, did_you_mean
 from gradcheck_cli.formats.whole_file import replacing
 from gradcheck_cli.graph import Array
@@ -42,6 +43,7 @@ FAULTS: tuple[Status, ...] = ("wrong", "forward", "crashed")
 SCHEMA = "gradcheck.conformance/1"
 PATIENCE = 60.0  # seconds that an engine may take for a case
 START = 300.0  # and to be imported
+SOON = 1.0  # and to end once its pipe is closed
 _REAL = "biuf"  # kinds of dtypes
 
 
@@ -104,6 +106,7 @@ class EngineAnswer(Struct, frozen=True):
     seconds: float
     refused: str
     xs: tuple[str, ...] = ()  # inputs with a gradient
+    crashed: str = ""  # in place of a line: how the process came to its end
 
 
 def write(root: Path, told: Callable[[str, str], None], only: Sequence[str] = ()) -> int:
@@ -158,8 +161,8 @@ def run(
 
 def _said(
     name: str, folders: Sequence[Path], python: str, out: Path, patience: float
-) -> Iterator[tuple[Path, EngineAnswer | None]]:
-    """The answers of the engine, case by case; None where it crashes or hangs."""
+) -> Iterator[tuple[Path, EngineAnswer]]:
+    """The answers of the engine, case by case; it is started again where it crashes or hangs."""
     left = list(folders)
     while left:
         with Runner(name, python, out) as worker:
@@ -169,7 +172,7 @@ def _said(
                 said = worker.ask(folder, patience)
                 left.remove(folder)
                 yield folder, said
-                if said is None:
+                if said.crashed:
                     break
 
 
@@ -202,19 +205,27 @@ class Runner:
         with suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
-    def ask(self, folder: Path, patience: float) -> EngineAnswer | None:
-        """The engine's answer; None if it ends or takes longer."""
+    def ask(self, folder: Path, patience: float) -> EngineAnswer:
+        """The engine's answer, or how it ended or that it takes longer."""
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):
             self.process.stdin.write(f"{folder.absolute()}\n".encode())
             self.process.stdin.flush()
-        except BrokenPipeError:
-            return None
         line = self.heard(patience)
+        if line is None:
+            return EngineAnswer(patience, "", crashed=self._end(patience))
         try:
-            return msgspec.json.decode(line or b"", type=EngineAnswer)
-        except msgspec.MsgspecError:
-            return None
+            return msgspec.json.decode(line, type=EngineAnswer)
+        except msgspec.MsgspecError as error:
+            return EngineAnswer(0.0, "", crashed=f"its answer cannot be read: {error}")
+
+    def _end(self, patience: float) -> str:
+        """The end of the process in words, with the last line that it wrote to stderr."""
+        try:
+            code = self.process.wait(SOON)
+        except subprocess.TimeoutExpired:
+            return f"it took longer than {patience:g} s"
+        return f"its process {ending(code)}; on stderr: {self.complaint()}"
 
     def heard(self, patience: float) -> bytes | None:
         """The next line of the process; None if it ends or takes longer."""
@@ -251,13 +262,13 @@ def _arrays(path: Path, xs: Iterable[str], asked: Container[str]) -> tuple[dict[
     return outputs, gradients
 
 
-def judged(folder: Path, said: EngineAnswer | None, out: Path) -> Scored:
+def judged(folder: Path, said: EngineAnswer, out: Path) -> Scored:
     """The answer of a case, from what an engine said and wrote."""
     known = json.loads((folder / "case.json").read_text())
     graph = onnx.load(folder / "model.onnx", load_external_data=False).graph
     answer = Scored(folder.name, known["operator"], "crashed", nodes=len(graph.node))
-    if said is None:
-        return answer
+    if said.crashed:
+        return msgspec.structs.replace(answer, message=said.crashed)
     answer = msgspec.structs.replace(answer, seconds=round(said.seconds, 4))
     if said.refused:
         return msgspec.structs.replace(answer, status="refused", message=said.refused)

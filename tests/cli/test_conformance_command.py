@@ -61,11 +61,11 @@ ANSWERS = {  # what an engine gives, the status of its cases, and what is said
     "({}, {xs[0]: np.ones((9, 9, 9))})": ("wrong", "shape [9, 9, 9] instead of"),
     "({n.name: 'a' for n in self.outputs}, {xs[0]: np.full((9,), 'nan')})": ("crashed", "no array of real numbers"),
     "({n.name: 'a' for n in self.outputs}, {xs[0]: np.ones(9)})": ("forward", "differs"),
-    "({}, {1: 2})": ("crashed", ""),
-    "({}, {frozenset(): 2})": ("crashed", ""),
+    "({}, {1: 2})": ("crashed", "its answer cannot be read"),
+    "({}, {frozenset(): 2})": ("crashed", "is not JSON serializable"),
     "{}": ("refused", "ValueError"),
     "None": ("refused", "TypeError"),
-    "os._exit(3)": ("crashed", ""),
+    "os._exit(3)": ("crashed", "its process ended with exit code 3"),
 }
 
 

@@ -59,6 +59,13 @@ class Dies(Gradcheck):
             os._exit(9)
         return super().vjp(*args)
 
+class Aborts(Gradcheck):
+    def vjp(self, *args):
+        if "det" in str(self.model):
+            print("no such tensor", flush=True)
+            os.abort()
+        return super().vjp(*args)
+
 class Hangs(Gradcheck):
     def vjp(self, *args):
         if "det" in str(self.model):
@@ -115,13 +122,18 @@ def test_an_engine_gets_what_it_deserves(cases: Path, adapters: Path, kind: str,
     assert all(pattern in a.pattern for a in score.answers)
 
 
-@pytest.mark.parametrize("kind, patience", [("Dies", 30.0), ("Hangs", 4.0)])
-def test_an_engine_that_ends_or_hangs_loses_the_case_alone(
-    cases: Path, adapters: Path, kind: str, patience: float
+@pytest.mark.parametrize(
+    "kind, patience, said",
+    [("Dies", 30.0, "its process ended with exit code 9"), ("Hangs", 4.0, "it took longer than 4 s"),
+     ("Aborts", 30.0, "its process was killed by SIGABRT"), ("Aborts", 30.0, "on stderr: no such tensor")],
+)  # fmt: skip
+def test_an_engine_that_ends_or_hangs_loses_the_case_alone_and_the_reason_is_said(
+    cases: Path, adapters: Path, kind: str, patience: float, said: str
 ) -> None:
     pytest.importorskip("onnxruntime")
     score = scored(cases, f"{adapters}:{kind}", patience)
     assert {a.operator for a in score.answers if a.status == "crashed"} == {"Det"}
+    assert all(said in a.message for a in score.answers if a.status == "crashed")
     assert {a.status for a in score.answers if a.operator != "Det"} == {"right"}
 
 
