@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from gradcheck_cli.cli.group import Helpful
-from gradcheck_cli.cli.options import TEXT_OR_JSON, OutputPath
+from gradcheck_cli.cli.options import DURATION, TEXT_OR_JSON, OutputPath
 from gradcheck_cli.errors import counted, shown
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def write(folder: Path, only: tuple[str, ...], verbose: bool) -> int:
 @click.option("--python", default=sys.executable, metavar="FILE", show_default="this one",
               help="The interpreter in whose environment the engine is installed.")  # fmt: skip
 @click.option("--only", multiple=True, metavar="OP", help="Cases of this operator alone; may be given several times.")
-@click.option("--case-timeout", default=60.0, show_default=True, metavar="SECONDS", help="What a case may take.")
+@click.option("--case-timeout", type=DURATION, default="60s", show_default=True, metavar="TIME",
+              help="Time limit for each case: 30s, 10m, 1h.")  # fmt: skip
 @click.option("-o", "--output", type=_OUTPUT, help="Write the score as JSON.")
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 where gradients are wrong, too.")
 @click.option(*TEXT_OR_JSON.opts, type=TEXT_OR_JSON.type, default="full", help=TEXT_OR_JSON.help)

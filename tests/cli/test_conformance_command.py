@@ -36,6 +36,11 @@ def test_a_right_engine_passes(gradcheck: Command, cases: Path) -> None:
         assert "gradients" in Path(name).read_text().lower()
 
 
+@pytest.mark.parametrize("time", ["60", "30s", "1m"])
+def test_the_time_for_a_case_is_a_duration(gradcheck: Command, cases: Path, time: str) -> None:
+    assert gradcheck("conformance", "run", "cases", "--engine", "gradcheck", "--case-timeout", time).code == 0
+
+
 def test_a_wrong_engine_fails_and_its_smallest_case_is_shown(gradcheck: Command, cases: Path) -> None:
     Path("mine.py").write_text(
         "from gradcheck_cli.reference.engines import Gradcheck\n"
@@ -108,6 +113,8 @@ def test_what_cannot_be_written_is_a_mistake_of_the_command_line(
      (("run", "cases", "--engine", "gradchek"), "does not start"),
      (("run", "cases", "--engine", "gradcheck", "--python", "/nowhere/python"), "cannot be run"),
      (("run", "cases", "--engine", "gradcheck", "--only", "Nothing"), "no case of Nothing"),
+     *((("run", "cases", "--engine", "gradcheck", f"--case-timeout={time}"), f"{time!r} is no duration")
+       for time in ("nan", "inf", "0", "-5", "1e400")),
      (("board", "mlp.onnx"), "holds no score"),
      (("write", "cases", "--only", "Nothing"), "no operator")],
 )  # fmt: skip
