@@ -44,6 +44,7 @@ DEFAULT = (-1.0, 1.0)
 _LARGEST = (1 << 31) - 1  # integer that is drawn
 _POSITIVE = (0.0, np.inf)
 MAGNITUDES = (1.0, 0.1, 10.0)  # of what is drawn, point by point
+_HALF_BYTES = ("int4", "uint4", "int2", "uint2")
 _REDRAWS = 8  # of integers at which outputs are empty: a number of steps may be 0
 _SEARCHES = 4  # for sizes, each with other integers
 ELSEWHERE = ((0.1, 1.0), (-0.1, 0.1), (1.1, 3.0))  # where a model may be finite that is not where it was tried
@@ -522,7 +523,8 @@ def _exactly(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
             cast = array.astype(dtype)
     except (ValueError, TypeError):
         raise UsageError(f"the value given for {name!r} is {array.dtype}, which {dtype.name} cannot hold.") from None
-    if array.dtype.kind in "fc" and dtype.kind in "iub" and not np.array_equal(cast, array):
+    whole = cast.astype(np.int8) if dtype.name in _HALF_BYTES else cast  # NumPy compares no others of such dtypes
+    if (dtype.kind in "iub" or dtype.name in _HALF_BYTES) and not np.array_equal(whole, array):
         raise UsageError(f"the value given for {name!r} has numbers that {dtype.name} has not.")
     return cast
 

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -90,14 +91,42 @@ def test_numbers_that_an_integer_input_cannot_hold_are_an_error(value: float):
         check(model, extra_feed_dict={"i": np.array([value])})
 
 
+TOO_LARGE: list[tuple[Any, Any, Any]] = [
+    # the dtype of a tensor, a number that it has, one that it has not
+    (np.int8, -128, 300),
+    (np.uint8, 255, -1),
+    (np.int32, 2**31 - 1, 2**31),
+    (np.int64, np.uint64(2**63 - 1), np.uint64(2**63)),
+    (np.uint64, np.uint64(2**64 - 1), -1),
+    (np.bool_, 1, 2),
+    (ml_dtypes.int4, -8, 8),
+    (ml_dtypes.int4, 7.0, 2.5),
+    (ml_dtypes.uint4, 15, np.nan),
+]
+
+
+@pytest.mark.parametrize(("dtype", "right", "wrong"), TOO_LARGE)
+def test_integers_that_a_tensor_cannot_hold_are_an_error(dtype: Any, right: Any, wrong: Any):
+    types = {"i": TensorType(np.dtype(dtype), (1,))}
+    graph = Graph(("i",), ("y",), (Node("Identity", ("i",), ("y",)),), {}, types)
+    model = gc.Model(Source(graph, "net", nodes=1), gc.OPS)
+    [held] = gc.run(model["y"], {"i": np.array([right])}, dtype="model")
+    assert held.dtype == dtype
+    assert held == np.array([right])
+    message = f"the value given for 'i' has numbers that {np.dtype(dtype).name} has not"
+    for feed in (np.array([wrong]), wrong):
+        with pytest.raises(ValueError, match=message):
+            gc.run(model["y"], {"i": feed})
+
+
 # Where inputs are drawn: inside the domains of operators, at several magnitudes, by seed
 
 
-def single(*nodes: tuple[Any, ...], shape: tuple[int, ...] = (6,), **constants: Any) -> gc.Model:
+def single(*nodes: tuple[Any, ...], shape: tuple[int, ...] = (6,), dtype: Any = FLOAT, **constants: Any) -> gc.Model:
     """A model of x alone."""
     made = tuple(Node(op, tuple(reads.split()), (out,)) for op, reads, out in nodes)
     arrays = {name: np.asarray(value, np.float64) for name, value in constants.items()}
-    graph = Graph(("x",), (made[-1].outputs[0],), made, arrays, {"x": TensorType(FLOAT, shape)})
+    graph = Graph(("x",), (made[-1].outputs[0],), made, arrays, {"x": TensorType(np.dtype(dtype), shape)})
     return gc.Model(Source(graph, "net", nodes=len(made)), gc.OPS)
 
 
