@@ -7,11 +7,13 @@ so the model is run once as far as these tensors, without the given values.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 from msgspec import Struct, field
 
@@ -42,6 +44,7 @@ from gradcheck_cli.settings import ANY, Settings
 
 DEFAULT = (-1.0, 1.0)
 _LARGEST = (1 << 31) - 1  # integer that is drawn
+_LAST_INT64 = (1 << 63) - 1
 _POSITIVE = (0.0, np.inf)
 MAGNITUDES = (1.0, 0.1, 10.0)  # of what is drawn, point by point
 _HALF_BYTES = ("int4", "uint4", "int2", "uint2")
@@ -442,13 +445,29 @@ def draw_input(
     low_high = settings.val_range.get(name, source.ranges.get(name, settings.val_range.get(ANY)))
     if is_inexact(dtype):
         low, high = low_high or float_range(source.graph, name, ops, MAGNITUDES[index % len(MAGNITUDES)])
-        values = rng.uniform(low, high, shape)
-        return values + 1j * rng.uniform(low, high, shape) if dtype.kind == "c" else values
+        values = _uniform(rng, low, high, shape)
+        return values + 1j * _uniform(rng, low, high, shape) if dtype.kind == "c" else values
     if dtype.name.startswith("float"):  # of 8 bits or less: each of them has numbers in this range
-        return rng.uniform(*(low_high or (0.5, 2.0)), shape).astype(dtype)
-    low, high = low_high or integer_range(source.graph, name, ops, shape, dims, again)
+        return _uniform(rng, *(low_high or (0.5, 2.0)), shape).astype(dtype)
+    ends = _integers_in(low_high, dtype) if low_high else None
+    if low_high and not ends and (name in settings.val_range or name in source.ranges):
+        raise UsageError(f"{name!r} is {dtype.name}, which has no number from {low_high[0]:g} to {low_high[1]:g}.")
+    low, high = ends or integer_range(source.graph, name, ops, shape, dims, again)
     rng = np.random.default_rng([settings.seed, index, zlib.crc32(name.encode()), again]) if again else rng
-    return rng.integers(int(low), int(high) + 1, shape).astype(dtype)
+    return rng.integers(low, high, shape, np.uint64 if high > _LAST_INT64 else np.int64, endpoint=True).astype(dtype)
+
+
+def _uniform(rng: np.random.Generator, low: float, high: float, shape: Sequence[int]) -> Array:
+    """Floats of a range, which may be wider than the largest float."""
+    return 2 * rng.uniform(low / 2, high / 2, shape)
+
+
+def _integers_in(low_high: tuple[float, float], dtype: np.dtype[Any]) -> tuple[int, int] | None:
+    """The least and the largest integer of a dtype in a range; None if it has none there."""
+    limits = ml_dtypes.iinfo(dtype if dtype.kind != "b" else np.uint8)  # type: ignore[no-untyped-call]
+    low = max(math.ceil(low_high[0]), int(limits.min))
+    high = min(math.floor(low_high[1]), 1 if dtype.kind == "b" else int(limits.max))
+    return (low, high) if low <= high else None
 
 
 def _substantial(tape: Tape, ends: Sequence[str]) -> bool:

@@ -18,7 +18,7 @@ from gradcheck_cli.points.targets import choose_x
 from gradcheck_cli.report.full import section
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check
-from gradcheck_cli.settings import Settings
+from gradcheck_cli.settings import ANY, Settings
 from tests.export.open_models import Open, written
 
 FLOAT = np.dtype(np.float32)
@@ -160,6 +160,42 @@ def test_a_range_that_was_given_has_one_magnitude():
     for k in range(3):
         x = drawn(single(("Tanh", "x", "y")), point=k, val_range={"x": (2.0, 3.0)})
         assert ((x >= 2) & (x <= 3)).all()
+
+
+RANGES: dict[str, tuple[Any, tuple[float, float], tuple[float, float]]] = {
+    # the dtype of an input, the range to draw it from, the range that its values are to lie in
+    "of floats, wider than the largest": (np.float64, (-1.5e308, 1.5e308), (-1.5e308, 1.5e308)),
+    "of all int64": (np.int64, (-(2.0**63), 2.0**63), (-(2**63), 2**63 - 1)),
+    "up to the last int64": (np.int64, (2**63 - 3, 2**63 - 1), (2**63 - 3, 2**63 - 1)),
+    "up to the last uint64": (np.uint64, (2**64 - 3, 2**64 - 1), (2**64 - 3, 2**64 - 1)),
+    "beyond int64": (np.int64, (5, 1e30), (5, 2**63 - 1)),
+    "wider than uint8": (np.uint8, (-5, 3), (0, 3)),
+    "that ends between integers": (np.int64, (0.2, 2.8), (1, 2)),
+    "below zero that ends between integers": (np.int32, (-2.8, -0.2), (-2, -1)),
+    "of booleans": (np.bool_, (1, 5), (True, True)),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_values_lie_in_the_range_that_was_given(name: str):
+    dtype, given, (low, high) = RANGES[name]
+    for k in range(5):
+        x = drawn(single(("Identity", "x", "y"), shape=(50,), dtype=dtype), point=k, val_range={"x": given})
+        assert x.dtype == dtype
+        assert np.isfinite(x.astype(float)).all()
+        assert low <= x.min().item() <= x.max().item() <= high
+    assert low == high or x.min() < x.max()
+
+
+@pytest.mark.parametrize(("dtype", "given"), [(np.int64, (0.2, 0.8)), (np.int8, (200, 300)), (np.bool_, (5, 6))])
+def test_a_range_without_an_integer_of_the_dtype_is_an_error(dtype: Any, given: tuple[float, float]):
+    model, name = single(("Identity", "x", "y"), dtype=dtype), np.dtype(dtype).name
+    with pytest.raises(ValueError, match=f"'x' is {name}, which has no number from {given[0]} to {given[1]}"):
+        drawn(model, val_range={"x": given})
+
+
+def test_a_range_of_all_inputs_leaves_integers_alone_that_it_has_none_of():
+    assert set(drawn(single(("Identity", "x", "y"), dtype=np.int64), val_range={ANY: (0.2, 0.8)})) <= {0, 1}
 
 
 def test_a_point_is_the_same_whichever_others_are_tried():
