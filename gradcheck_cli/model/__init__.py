@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -82,6 +83,14 @@ class Model(Displayed):
         self.requests: list[Request] = []
         self._sample: Tape | GradcheckError | None = None
         self._dependence: Dependence | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state of a copy: requests of its own, and no tape, whose tensors would go on referring to this one's."""
+        return {**vars(self), "requests": [*self.requests], "_sample": None, "_dependence": None}
+
+    def __deepcopy__(self, _: Any) -> Model:
+        """A copy: what it shares with this one is frozen."""
+        return copy(self)
 
     @property
     def graph(self) -> Graph:

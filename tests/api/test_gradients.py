@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -136,6 +137,20 @@ def test_handles_stay_valid_after_more_calls(make: Make):
     gc.gradients(model["z"], model["x"])
     gc.gradients([first], model["x"])
     assert np.array_equal(gc.run([first], {"x": [1.0, 2.0]})[0], before)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_of_a_model_has_its_gradients_and_takes_others_for_itself(
+    make: Make, copied: Callable[[gc.Model], gc.Model]
+):
+    model = make("y = Mul(x, x)", {"x": [2]})
+    [first] = gc.gradients(model["y"], model["x"])
+    twin = copied(model)
+    [second] = gc.gradients(twin[first.name], twin["x"])
+    for values in gc.run([twin[first.name], second], {"x": [1.0, 3.0]}), gc.run([first, model["y"]], {"x": [1.0, 3.0]}):
+        np.testing.assert_allclose(values[0], [2.0, 6.0])
+    assert second.name in twin
+    assert second.name not in model
 
 
 # grad_ys
