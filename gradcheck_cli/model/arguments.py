@@ -114,8 +114,8 @@ def numbers(value: Any, argument: str) -> Array:
         raise UsageError(f"{argument} is a tensor; give its value: run([tensor])[0].")
     try:
         array = np.asarray(value)
-    except ValueError as error:
-        raise UsageError(f"{argument} is no array: {error}.") from error
+    except (ValueError, TypeError, RuntimeError) as error:  # a PyTorch tensor that NumPy cannot show raises either
+        raise UsageError(f"{argument} is no array: {str(error).rstrip('.')}.") from error
     if array.dtype.kind not in "fciubV":
         hint = f" {_instead(value)}" if isinstance(value, str) else ""
         raise UsageError(f"{argument} is {described(value)}, not numbers.{hint}")

@@ -218,6 +218,18 @@ def test_a_tensor_as_a_feed_says_what_to_do(net: gc.Model):
         gc.run([net["loss"]], {"x": net["x"]})
 
 
+@pytest.mark.parametrize("error", [RuntimeError, TypeError])
+def test_a_tensor_of_another_library_that_numpy_cannot_read_is_refused_with_its_reason(
+    net: gc.Model, error: type[Exception]
+):
+    class Foreign:
+        def __array__(self, *_: Any, **__: Any) -> np.ndarray[Any, Any]:
+            raise error("Use tensor.detach().numpy() instead.")
+
+    with pytest.raises(ValueError, match=r"feeds\['x'\] is no array: Use tensor.detach\(\).numpy\(\) instead\.$"):
+        gc.run([net["loss"]], {"x": Foreign()})
+
+
 def test_derivatives_cannot_be_fed(net: gc.Model):
     [dx] = gc.gradients(net["loss"], net["x"])
     with pytest.raises(ValueError, match=r"feeds: 'gradients/.*' was made by gradients\(\)"):
