@@ -459,7 +459,7 @@ def draw_input(
 
 def _uniform(rng: np.random.Generator, low: float, high: float, shape: Sequence[int]) -> Array:
     """Floats of a range, which may be wider than the largest float."""
-    return 2 * rng.uniform(low / 2, high / 2, shape)
+    return np.asarray(2 * rng.uniform(low / 2, high / 2, shape))
 
 
 def _integers_in(low_high: tuple[float, float], dtype: np.dtype[Any]) -> tuple[int, int] | None:
