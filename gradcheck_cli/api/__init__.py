@@ -159,13 +159,14 @@ def check(
         extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
         **{"dims": model.dims, "pictures": "wrong", **call_options.settings({"rtol": rtol, "atol": atol, **settings})},
     )
+    table = call_options.operators(ops)
     gates, name = gates_given(fail_on, given.dtype), Path(model.source.uri).name
     codes = CodeChoice(call_options.codes(select, "select"), call_options.codes(ignore, "ignore"))
     shown_when = "on" if call_options.flag(progress, "progress") else "off"
 
     def call() -> tuple[Check, ...]:
         listener = Listening(name, Progress(shown_when))  # of the process that checks
-        procedure = Procedure(model.source, given, ops, listener, see=listener.see)
+        procedure = Procedure(model.source, given, table, listener, see=listener.see)
         listener.begin(procedure.xs, procedure.ys)
         try:
             return procedure.run(name)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.op import Op, Ops
 from gradcheck_cli.results.codes import codes_from
 from gradcheck_cli.settings import ANY, SETTINGS, Numbers, Option, Pictures
 
@@ -42,6 +43,18 @@ def flag(value: Any, argument: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise UsageError(f"{argument}={value!r} must be True or False.")
     return bool(value)
+
+
+def operators(value: Any) -> Ops:
+    """A table of operators by (domain, name); a dict, whose entries the caller has put together, is looked through."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"ops is {described(value)}; it must be a dict: {{(domain, name): operator}}.")
+    for key, op in value.items() if isinstance(value, dict) else ():
+        if not (isinstance(key, tuple) and len(key) == 2 and all(isinstance(part, str) for part in key)):
+            raise UsageError(f"a key of ops is {key!r}; it must be (domain, name), as in ('', 'Tanh').")
+        if not isinstance(op, Op):
+            raise UsageError(f"ops[{key!r}] is {described(op)}, not an operator; give a gc.Op.")
+    return value
 
 
 def step(delta: Any) -> float:

@@ -428,6 +428,9 @@ def test_tolerances_are_for_all_or_by_name(make: Make):
         ({"max_inconclusive": 3}, "max_inconclusive=3 must be a number from 0 to 1"),
         ({"rtol": {"nowhere": 1e-3}}, "has no tensor 'nowhere'"),
         ({"init_targets": ["a"]}, "no initialization 'a'; the model has: none"),
+        ({"ops": None}, r"ops is None; it must be a dict: \{\(domain, name\): operator\}"),
+        ({"ops": {"Tanh": gc.OPS["", "Tanh"]}}, r"a key of ops is 'Tanh'; it must be \(domain, name\)"),
+        ({"ops": {**gc.OPS, ("", "Tanh"): 3}}, r"ops\[\('', 'Tanh'\)\] is 3 \(int\), not an operator; give a gc\.Op"),
         ({"x_init_value": np.ones(3)}, "x_init_value is an array of shape .*; it must be a dict"),
     ],
 )  # fmt: skip
