@@ -227,6 +227,8 @@ def jacobians(tape: Tape, program: Program, x: str, y: str, delta: float, budget
     The step of the central difference is delta, rounded so that x + step is exact.
     """
     here = program.tape.values[program.probes[0]]
+    if np.isinf(here).any():
+        raise UsageError(f"{x!r} is infinite here: no step leads away from it; give finite values.")
     if here.size and not np.all((here + delta != here) & (here - delta != here)):
         with np.errstate(over="ignore"):  # beside the largest number there is infinity
             least = float(np.max(np.spacing(np.abs(here))))

@@ -387,6 +387,7 @@ def test_for_a_list_it_is_the_largest_over_all(make: Make):
         ({"delta": float("inf")}, "delta=inf must be a positive, finite number"),
         ({"delta": "small"}, "delta='small' must be a positive, finite number"),
         ({"delta": 1e-30}, r"delta=1e-30 is too small to resolve: 'x' .* in float64\. At least 1e-16"),
+        ({"x_init_value": np.full((2, 3), -np.inf)}, "'x' is infinite here: no step leads away from it; give finite"),
         ({"init_targets": "trained"}, "no initialization 'trained'; the model has: none"),
         ({"init_targets": 3}, "init_targets=3 must be the name of an initialization, or a list of names"),
         ({"extra_feed_dict": [1]}, "extra_feed_dict is a list; it must be a dict"),
