@@ -11,6 +11,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.checks.forward.runtime import GraphRuns, installed
+from gradcheck_cli.errors import UsageError
 from gradcheck_cli.export.derivatives import with_unique_names
 from gradcheck_cli.export.proof import Run, require_runs, values_of, where_it_runs
 from gradcheck_cli.formats.onnx.opset import LOWEST
@@ -80,7 +81,10 @@ def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str
     first, where it is installed; gives notes on that.
     """
     to, notes = Path(folder), list[str]()
-    to.mkdir(parents=True, exist_ok=True)
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{to} cannot be written: {error.strerror or error}.") from None
     graphs = {name: with_unique_names(model.graph) for name, model in step.models.items()}
     least = max(LOWEST, step.train.source.opset.get("", 0))
     notes = [_proven(step, name, graph, least) for name, graph in graphs.items()] if installed() else []

@@ -44,8 +44,11 @@ def test_what_it_refuses(options: tuple[str, ...], code: int, said: str, gradche
     assert not Path("out").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_said(gradcheck: Command) -> None:
+@pytest.mark.parametrize(
+    ("to", "said"), [("out", "'out' is a file"), ("out/deep", "out/deep cannot be written: Not a directory.")]
+)
+def test_a_folder_that_cannot_be_written_is_said(to: str, said: str, gradcheck: Command) -> None:
     Path("out").write_text("a file")
-    done = gradcheck("step", "mlp.onnx", *LOSS, "-o", "out")
-    assert done.code == 2
-    assert "out" in done.err
+    done = gradcheck("step", "mlp.onnx", *LOSS, "-o", to)
+    assert done.code == 2, done.err
+    assert said in done.err
