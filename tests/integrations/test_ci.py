@@ -201,9 +201,15 @@ def test_the_hook_is_one_for_pre_commit() -> None:
 @needs_bash
 def test_the_hook_checks_the_files_that_it_is_given(project: Path) -> None:
     [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
-    right = shell(f"{hook['entry']} models/mlp.onnx 'models/a net.onnx'", project)
+    command = f"{hook['entry']} {' '.join(hook['args'])}"
+    right = shell(f"{command} models/mlp.onnx 'models/a net.onnx'", project)
     assert (right.returncode, right.stderr) == (0, "")
-    wrong = shell(f"{hook['entry']} models/mlp.onnx specs/wrong.gradcheck.yaml", project)
+    shutil.copy(project / "models" / "mlp.onnx", project / "--points.onnx")
+    dashed = shell(f"{command} --points.onnx", project)
+    assert (dashed.returncode, dashed.stderr) == (0, "")
+    of_a_project = shell(f"{hook['entry']} --points 2 -- models/mlp.onnx", project)
+    assert (of_a_project.returncode, of_a_project.stderr) == (0, "")
+    wrong = shell(f"{command} models/mlp.onnx specs/wrong.gradcheck.yaml", project)
     assert wrong.returncode == 1
     assert re.match(r"specs/wrong.gradcheck.yaml:\d+: square/wrong: d loss/d x: FAIL GC101", wrong.stdout)
 
