@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ _HELP = "options of `gradcheck check` for the checks of *.gradcheck.yaml, as in 
 
 _MODELS = "ONNX files to check, as patterns from the root folder or for names: models/*.onnx; none by default"
 
+_MET = pytest.StashKey[set[str]]()  # patterns of models that some file fits
 _GLOB = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 
 
@@ -38,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_MET] = set()
     config.addinivalue_line("markers", "gradcheck: a check of a *.gradcheck.yaml, or of a model in gradcheck_models")
 
 
@@ -52,11 +55,27 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 def _is_wanted(path: Path, config: pytest.Config) -> bool:
     """True for a model that a pattern of `gradcheck_models` means; one without a slash is about the name alone."""
     below = path.relative_to(config.rootpath).as_posix() if path.is_relative_to(config.rootpath) else str(path)
+    met = set()
     for pattern in map(str, config.getini("gradcheck_models")):
         parts = (_GLOB.get(part, re.escape(part)) for part in re.split(r"(\*\*/|\*|\?)", pattern))
         if re.fullmatch("".join(parts), below if "/" in pattern else path.name):
-            return True
-    return False
+            met.add(pattern)
+    config.stash[_MET] |= met
+    return bool(met)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Warns of a pattern that means no file, unless paths were given, which may leave its files out."""
+    config = session.config
+    if config.args_source is config.ArgsSource.ARGS:
+        return
+    for pattern in map(str, config.getini("gradcheck_models")):
+        if pattern not in config.stash[_MET]:
+            told = f"gradcheck_models: {pattern!r} matches no file that was collected"
+            try:
+                warnings.warn(pytest.PytestCollectionWarning(told), stacklevel=1)
+            except Warning as error:  # where warnings are errors
+                raise pytest.UsageError(str(error)) from None
 
 
 def _is_read_along(spec: Path, parent: pytest.Collector) -> bool:

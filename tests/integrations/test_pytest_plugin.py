@@ -198,6 +198,29 @@ def test_patterns_are_those_of_a_shell(modelled: Path, patterns: str, found: lis
     assert sorted({name.partition("::")[0] for name in names if ".onnx::" in name}) == found
 
 
+@pytest.mark.parametrize("ini, args, said", [
+    ("gradcheck_models = modles/*.onnx loose.onnx", (), "'modles/*.onnx' matches no file that was collected"),
+    ("gradcheck_models = models/*.onnx\ntestpaths = other", (), "'models/*.onnx' matches no file that was collected"),
+    ("gradcheck_models = modles/*.onnx", ("other",), ""),
+    ("gradcheck_models = other/*.onnx loose.onnx", (), ""),
+])  # fmt: skip
+def test_a_pattern_without_a_model_is_told_unless_paths_were_given(
+    modelled: Path, ini: str, args: tuple[str, ...], said: str
+) -> None:
+    (modelled / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
+    out = run(modelled, "-q", "--collect-only", *args).stdout
+    assert said in out
+    assert ("matches no file" in out) == bool(said)
+
+
+def test_where_warnings_are_errors_a_pattern_without_a_model_is_one_of_usage(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\ngradcheck_models = modles/*.onnx\nfilterwarnings = error\n")
+    (tmp_path / "test_plain.py").write_text("def test_plain(): pass\n")
+    ran = run(tmp_path, "-q")
+    assert (ran.returncode, "INTERNALERROR" in ran.stdout + ran.stderr) == (4, False), ran.stdout
+    assert "'modles/*.onnx' matches no file" in ran.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("args", [(), ("-n", "2")])
 def test_a_model_that_fails_says_so_in_few_lines(modelled: Path, args: tuple[str, ...]) -> None:
