@@ -117,16 +117,17 @@ def no_run(path: str | os.PathLike[str]) -> str:
     return f"{folder} holds no run of `gradcheck zoo`.{did_you_mean(folder.name, runs)}{known}"
 
 
-def locked(folder: Path) -> IO[bytes]:
+def locked(folder: Path, called: Path | None = None) -> IO[bytes]:
     """Locks a folder, which is made if it does not exist; raises a UsageError if another process holds the lock.
 
+    Errors name the folder as it is called, if it is written under another name first.
     The lock ends when the file is closed, or when its process ends in any way.
     """
     try:
         with own_folder(folder, make=True) as own:
             file: IO[bytes] = own.file(LOCK, "a+b")  # open as long as the run lasts
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise unwritable(called or folder, error) from None
     for _ in range(_ATTEMPTS):
         if _taken(file):
             break
@@ -208,16 +209,16 @@ class Line:
 class Store:
     """The records of a run, locked by this process, for appending."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / RECORDS
-        self._lock, self._one_at_a_time = locked(folder), threading.Lock()
+    def __init__(self, folder: Path, called: Path | None = None) -> None:
+        self.folder, self.path, self._called = folder, folder / RECORDS, (called or folder) / RECORDS
+        self._lock, self._one_at_a_time = locked(folder, called), threading.Lock()
         try:
             with own_folder(folder) as own, own.file(RECORDS, "a+b") as file:
                 self._file = os.dup(file.fileno())
             self._size = _without_torn_end(self._file)
         except OSError as error:
             self._lock.close()
-            raise unwritable(self.path, error) from None
+            raise unwritable(self._called, error) from None
         sync(folder)
 
     def __enter__(self) -> Store:
@@ -245,7 +246,7 @@ class Store:
             except OSError as error:
                 with suppress(OSError):
                     os.ftruncate(self._file, self._size)
-                raise unwritable(self.path, error) from None
+                raise unwritable(self._called, error) from None
             self._size += len(data)
 
 
@@ -315,7 +316,7 @@ def merged(folders: Sequence[Path], target: Path) -> About:
         raise UsageError(f"{target} is there already; runs are put into a new folder")
     new = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        with Store(new) as store:
+        with Store(new, target) as store:
             for index, (folder, jobs) in enumerate(zip(folders, found, strict=True)):
                 for job, lines in jobs.items():
                     if last[job] == index and all(_stands(line, jobs, found, last) for line in lines):

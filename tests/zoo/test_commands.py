@@ -281,6 +281,9 @@ def test_runs_are_merged_into_a_new_folder_alone(zoo: Command, folder: Path):
     assert zoo("merge", "none", "-o", "two").code == 2
     assert zoo("merge", "one", "-o", "no/where/two").code == 0
     assert sorted(os.listdir("no/where")) == ["two"]
+    (folder / "file").write_text("")
+    for target in ("file/two", "/proc/two"):
+        assert zoo("merge", "one", "-o", target).err.startswith(f"error GC201: {target} cannot be written: ")
 
 
 def test_runs_that_are_no_parts_of_one_are_told(zoo: Command):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.zoo.store import RECORDS, About, Store, finished, holder, read_about, write_about
+from gradcheck_cli.zoo.store import RECORDS, About, Store, finished, holder, merged, read_about, write_about
 from tests.zoo.records import job, whole
 
 ROOT = Path(__file__).parents[2]
@@ -162,6 +162,20 @@ def test_a_place_that_cannot_be_written_is_one_error(tmp_path: Path):
     for folder in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/run")):
         with pytest.raises(UsageError, match="cannot be written"):
             Store(folder)
+
+
+def test_a_full_disk_is_told_of_the_folder_that_runs_are_merged_into(tmp_path: Path):
+    with Store(tmp_path / "one") as store:
+        store.append(*job(0, padding=5000))
+    write_about(tmp_path / "one", About(("models",), {}, "/tmp", "", ("models/0.onnx",)))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(UsageError, match=r"/all/results\.jsonl cannot be written: File too large"):
+            merged([tmp_path / "one"], tmp_path / "all")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert sorted(os.listdir(tmp_path)) == ["one"]
 
 
 def test_what_a_run_is_about_comes_back(tmp_path: Path):
