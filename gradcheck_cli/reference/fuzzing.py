@@ -15,11 +15,11 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from itertools import islice
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
@@ -71,6 +71,7 @@ CHUNK = 8  # cases that a process takes at a time
 AGAIN = 3  # draws of numbers with which a step is tried alone
 TRIES = 400  # smaller models that are tried of one that fails
 LATER = 15.0  # seconds past its time for which a run goes on shrinking what failed
+AT_LAST = 2.0  # seconds for the cases that are at work when Ctrl-C comes
 SHRUNK = 6  # models of one kind of fault that a process shrinks; more are counted
 _POOLS = ("AveragePool", "LpPool", "MaxPool")
 _ENDING = {"GRU", "LSTM", "RNN", "Unique"}  # onnxruntime ends its process where one of them reads no entries
@@ -488,6 +489,7 @@ def _begin(job: FuzzJob, late: Any, stopped: Any) -> None:
     import atexit
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: _leave())
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     FuzzWorker.here = FuzzWorker(job, late, stopped)
     atexit.register(FuzzWorker.here.judge.close)
@@ -498,7 +500,14 @@ def _end_with_parent() -> None:
     """Ends this process once the one that started it is gone: if it is killed, nobody says that no case follows."""
     if (parent := parent_process()) is not None:
         parent.join()
+        _leave()
+
+
+def _leave() -> None:
+    """Ends this process and its engine, whatever they are at."""
+    try:
         FuzzWorker.here.judge.close()
+    finally:
         os._exit(1)
 
 
@@ -531,9 +540,19 @@ def answers(job: FuzzJob, numbers: Iterable[int], jobs: int, until: float) -> It
                 if time.monotonic() > until + LATER:
                     stopped.set()
                 for done in wait(pending, 0.2, FIRST_COMPLETED).done:
-                    yield from done.result()
+                    found = done.result()
                     del pending[done]
+                    yield from found
             return
+        except KeyboardInterrupt:  # the cases that are at work are answered, as large as they are, unless they hang
+            late.set()
+            stopped.set()
+            with suppress(BrokenProcessPool, TimeoutError):
+                for done in as_completed(pending, AT_LAST):
+                    yield from done.result()
+            for process in active_children():
+                process.terminate()
+            raise
         except BrokenProcessPool:
             lost = lost + [number for chunk in pending.values() for number in chunk]
         finally:

@@ -15,6 +15,7 @@ import pytest
 from gradcheck_cli.cli.fuzz import bundle_of
 from gradcheck_cli.reference.random_models import case
 from tests.cli.conftest import Command
+from tests.zoo.test_engine import is_gone, until
 
 pytest.importorskip("onnxruntime", reason="it runs the models too")
 NEGATING = """
@@ -81,3 +82,56 @@ def test_ctrl_c_prints_what_was_found(tmp_path: Path) -> None:
         out, _ = ran.communicate(timeout=60)
     assert ran.returncode == 130
     assert " cases, 0 faults, seed 0," in out
+
+
+SLOW = """
+import pathlib, time
+from gradcheck_cli.reference.engines import Gradcheck
+class Slow(Gradcheck):
+    def vjp(self, *args):
+        outputs, gradients = super().vjp(*args)
+        with open("answers", "a") as file:
+            file.write("one more\\n")
+        time.sleep(0.5)
+        return outputs, {x: -g for x, g in gradients.items()}
+"""
+
+
+def test_ctrl_c_keeps_what_failed_and_is_being_shrunk(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    said = tmp_path / "answers"
+    engine = ["--engine", "slow.py:Slow", "--only", "Sin", "--output-format", "json"]
+    command = [sys.executable, "-m", "gradcheck_cli", "fuzz", "--cases", "8", "-j", "1", *engine]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True) as ran:
+        assert until(lambda: said.exists() and len(said.read_text().splitlines()) > 2, 60)
+        os.killpg(ran.pid, signal.SIGINT)
+        out, _ = ran.communicate(timeout=60)
+    found = json.loads(out)
+    assert (ran.returncode, found["exit_code"], found["statuses"]) == (130, 130, {"wrong": found["cases"]})
+    assert [Path(tmp_path, fault["folder"]).is_dir() for fault in found["faults"]] == [True]
+
+
+HANGING = """
+import os, pathlib, time
+class Hanging:
+    name = "hanging"
+    def load(self, model):
+        pathlib.Path("engine").write_text(str(os.getpid()))
+        time.sleep(600)
+"""
+
+
+def test_ctrl_c_ends_a_run_whose_engine_hangs(tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING)
+    engine = ["--engine", "hanging.py:Hanging", "--only", "Sin"]
+    command = [sys.executable, "-m", "gradcheck_cli", "fuzz", "--cases", "8", "-j", "1", *engine]
+    said = tmp_path / "engine"
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True) as ran:
+        try:
+            assert until(lambda: said.exists() and said.read_text(), 60)
+            os.killpg(ran.pid, signal.SIGINT)
+            out, _ = ran.communicate(timeout=25)
+        finally:
+            ran.kill()
+    assert (ran.returncode, "0 cases, 0 faults" in out) == (130, True)
+    assert until(lambda: is_gone(int(said.read_text())))
