@@ -286,6 +286,7 @@ def engine(name: str) -> Tested:
     spec = importlib.util.spec_from_file_location("adapter", path)
     if spec is None or spec.loader is None:
         raise SystemExit(f"there is no engine {name!r}; known are {', '.join(ENGINES)}, or path.py:Class")
+    sys.path.append(str(Path(path).resolve().parent))  # it may import what lies beside it
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, kind)()

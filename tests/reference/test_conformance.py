@@ -145,6 +145,13 @@ def test_nobody_waits_for_a_process_that_an_engine_leaves(cases: Path, adapters:
     assert time.monotonic() < start + 60
 
 
+def test_an_engine_imports_what_lies_beside_its_file(cases: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "tool_of_mine.py").write_text("from gradcheck_cli.reference.engines import Gradcheck\n")
+    (tmp_path / "adapter_of_mine.py").write_text("from tool_of_mine import Gradcheck as Mine\n")
+    assert {a.status for a in scored(cases, f"{tmp_path}/adapter_of_mine.py:Mine").answers} == {"right"}
+
+
 def test_an_engine_that_is_not_there_is_an_error(cases: Path) -> None:
     with pytest.raises(UsageError, match="does not start"):
         scored(cases, "no-such-engine")
