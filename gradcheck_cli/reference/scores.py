@@ -315,7 +315,7 @@ def _pattern(given: Array, wanted: Array, bound: float) -> str:
         return f"zero, {what}; {numbers}"
     share = float(np.sum(given * wanted) / np.sum(wanted * wanted)) if wanted.any() else 0.0
     if np.all(np.abs(given - share * wanted) <= bound * max(abs(share), 1.0)):
-        return f"{share:.4g} times the right one; {numbers}"
+        return f"{share:.6g} times the right one; {numbers}"
     return f"{what}; {numbers}"
 
 

@@ -145,6 +145,14 @@ def test_nobody_waits_for_a_process_that_an_engine_leaves(cases: Path, adapters:
     assert time.monotonic() < start + 60
 
 
+def test_a_factor_has_as_many_digits_as_the_numbers_beside_it(cases: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "near.py").write_text(ADAPTERS.replace("2 * g", "1.0003 * g"))
+    found = [a.pattern for a in scored(cases, f"{tmp_path}/near.py:Doubled").answers if a.status == "wrong"]
+    assert found
+    assert [p for p in found if not p.startswith("1.0003 times the right one")] == []
+
+
 def test_an_engine_imports_what_lies_beside_its_file(cases: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     (tmp_path / "tool_of_mine.py").write_text("from gradcheck_cli.reference.engines import Gradcheck\n")
