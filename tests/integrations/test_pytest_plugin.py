@@ -214,7 +214,9 @@ def test_a_pattern_without_a_model_is_told_unless_paths_were_given(
 
 
 def test_where_warnings_are_errors_a_pattern_without_a_model_is_one_of_usage(tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]\ngradcheck_models = modles/*.onnx\nfilterwarnings = error\n")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\ngradcheck_models = modles/*.onnx\nfilterwarnings = error::pytest.PytestCollectionWarning\n"
+    )
     (tmp_path / "test_plain.py").write_text("def test_plain(): pass\n")
     ran = run(tmp_path, "-q")
     assert (ran.returncode, "INTERNALERROR" in ran.stdout + ran.stderr) == (4, False), ran.stdout
