@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,12 @@ from gradcheck_cli.cli.options import DURATION, TEXT_OR_JSON, OutputPath
 from gradcheck_cli.errors import counted, shown
 
 if TYPE_CHECKING:
-    from gradcheck_cli.reference.scores import Score, Scored
+    from gradcheck_cli.reference.scores import Score, Scored, Status
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _OUTPUT = OutputPath((), folders=False)
+_CODES: Mapping[Status, int] = {"wrong": 1, "crashed": 6}
 _DOTS = 50  # cases of a line of progress
 
 
@@ -69,14 +70,15 @@ def write(folder: Path, only: tuple[str, ...], verbose: bool) -> int:
 @click.option("--case-timeout", type=DURATION, default="60s", show_default=True, metavar="TIME",
               help="Time limit for each case: 30s, 10m, 1h.")  # fmt: skip
 @click.option("-o", "--output", type=_OUTPUT, help="Write the score as JSON.")
-@click.option("--exit-zero", is_flag=True, help="Exit with 0 where gradients are wrong, too.")
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 whatever the engine gives.")
 @click.option(*TEXT_OR_JSON.opts, type=TEXT_OR_JSON.type, default="full", help=TEXT_OR_JSON.help)
 def run(
     folder: Path, engine: str, python: str, only: tuple[str, ...], case_timeout: float, output: str | None,
     exit_zero: bool, output_format: str,
 ) -> int:  # fmt: skip
-    """Run an engine on all cases: exit code 1 if a gradient is wrong."""
+    """Run an engine on all cases: exit code 1 if a gradient is wrong, 6 if it crashes, 7 if no gradient is right."""
     from gradcheck_cli.reference import scores as scores_of
+    from gradcheck_cli.results.record import worst_code
 
     found = scores_of.cases_in(folder, only)
     score = scores_of.run(engine, found, python, _progress(len(found)), case_timeout)
@@ -86,7 +88,8 @@ def run(
         click.echo(json.dumps(scores_of.plain(score), indent=2))
     else:
         _print(score)
-    return 0 if exit_zero or not score.count("wrong") else 1
+    codes = {code for status, code in _CODES.items() if score.count(status)}
+    return 0 if exit_zero else worst_code(codes or {0 if score.count("right") else 7})
 
 
 @command.command("board")

@@ -89,7 +89,7 @@ def test_whatever_an_engine_answers_is_a_status_of_its_case(gradcheck: Command, 
     [answer] = json.loads(Path("score.json").read_text())["answers"]
     status, said = ANSWERS[given]
     assert (answer["status"], said in answer.get("message", "")) == (status, True), answer
-    assert ran.code == (1 if status == "wrong" else 0), ran.err
+    assert ran.code == {"wrong": 1, "crashed": 6}.get(status, 7), ran.err
 
 
 @pytest.mark.parametrize(
