@@ -302,6 +302,13 @@ def test_changes_name_operators_that_exist_and_opsets_that_changed_them() -> Non
             )
 
 
+@pytest.mark.parametrize("opset", [13, 18, 21])
+def test_a_split_that_names_no_number_of_parts_has_one_for_each_output(opset: int) -> None:
+    model = model_of(Case(str(opset), "float[7,2] x", "a, b, c = Split (x)", "a, b, c"), opset)
+    found = run(to_proto(read_proto(model).graph))
+    assert [len(part) for part in found] == [3, 3, 1]
+
+
 @pytest.mark.parametrize("opset", [11, 13, 18, 19])
 def test_a_coordinate_mode_that_converters_write_at_every_opset_is_known(opset: int, tmp_path: Path) -> None:
     head, body = f"{IMAGE}, float[0] r = {{}}, float[4] s = {{1, 1, 2, 0.5}}", "nearest_mode='floor'> (x, r, s)"

@@ -158,6 +158,12 @@ def split_sizes(node: Node, site: Site) -> list[Node]:
     return [changed(node, inputs=node.inputs[:1], attrs={"num_outputs": len(node.outputs)}, drop=("split",))]
 
 
+def split_in_parts(node: Node, site: Site) -> list[Node]:
+    """Split from 18 on: without sizes and a number of parts, which ONNX asks for, there is one for each output."""
+    told = "num_outputs" in node.attrs or len(trimmed(node.inputs)) > 1
+    return [node] if told else split_sizes(node, site)
+
+
 def clip_bounds(node: Node, site: Site) -> list[Node]:
     """Clip before 11: bounds are attributes."""
     make = Replacement(node, site)
@@ -515,6 +521,7 @@ CHANGES = (
     OpsetChange(("Softmax", "LogSoftmax", "Hardmax"), 13, softmax_of_matrix),
     OpsetChange(("Split",), 2, split_sizes_of_any_type),
     OpsetChange(("Split",), 18, split_sizes),
+    OpsetChange(("Split",), ALWAYS, split_in_parts),
     OpsetChange(("Tile",), 6, tile_along_axis),
     OpsetChange(("TopK",), 10, attributes_as_inputs("k")),
     OpsetChange(("Upsample",), 7, upsample_by_two_scales),

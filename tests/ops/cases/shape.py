@@ -31,7 +31,7 @@ CASES = [
     case("Concat", arr(2, 1), arr(2, 3), arr(2, 0), axis=-1),
     case("Concat", arr(2) + 1j, arr(1) - 2j, axis=0, label="complex"),
     case("Concat", arr(2), axis=0),
-    case("Split", arr(6, 2), n_outputs=3),
+    case("Split", arr(6, 2), n_outputs=3, num_outputs=3),
     case("Split", arr(2, 6), [1, 0, 5], n_outputs=3, axis=1),
     case("Split", arr(2, 7), n_outputs=3, axis=-1, num_outputs=3),
     case("Cast", arr(2, 3), to=11),
