@@ -1,32 +1,39 @@
 """Running a stack of probes in chunks, and the result of a stack.
 
-A stack is cut into chunks that fit the memory budget, and the chunks run on all cores (`in_chunks`).  A `StackResult`
-holds the outputs and, as digests, the discrete decisions taken on the way: a derivative exists on a piece of a model, and
-only its decisions tell which piece a probe is on, never its numbers.
+A stack is cut into chunks that fit the memory budget, and the chunks run on all cores (`in_chunks`): on threads, or in
+forked processes, since what takes seconds in Python itself uses all cores only so.  Such a process starts as a copy of
+this one, so that nothing has to be sent to it; its results come back through a pipe, and it waits until each is taken.
+
+A `StackResult` holds the outputs and, as digests, the discrete decisions taken on the way: a derivative exists on a
+piece of a model, and only its decisions tell which piece a probe is on, never its numbers.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
-from itertools import islice, pairwise
+from itertools import cycle, islice, pairwise
 from threading import current_thread, local, main_thread
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
 
 from gradcheck_cli import native
+from gradcheck_cli.errors import sendable, unwarned
 from gradcheck_cli.graph import Array
 from gradcheck_cli.graph.memory import allowed
 from gradcheck_cli.settings import Settings
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+    from multiprocessing.connection import Connection
 
 
 Result = TypeVar("Result")
@@ -94,7 +101,7 @@ def in_chunks(
             budget.progress(piece.stop, count)
         return
     if tally is not None and count > _LASTING * most and _may_fork():
-        results = _forked(run, pieces, jobs, tally)
+        results = forked(partial(_alone, run), pieces, jobs, tally)
     else:
         results = _threaded(run, pieces, jobs)
     for piece, result in results:
@@ -127,15 +134,6 @@ def _threaded(
         wait([future for _, future in waiting if not future.cancel()])
 
 
-def _forked(
-    run: Callable[[range], Result], pieces: Sequence[range], jobs: int, tally: Counter[str]
-) -> Iterator[tuple[range, Callable[[], Result]]]:
-    """Yields the results of the pieces, in order, from `jobs` processes."""
-    from gradcheck_cli.engine.forks import forked
-
-    return forked(partial(_alone, run), pieces, jobs, tally)
-
-
 def _may_fork() -> bool:
     """True where a process with idle threads may fork, in its main thread, unless it is a daemon."""
     from multiprocessing import current_process  # seldom needed
@@ -152,6 +150,92 @@ def _alone(run: Callable[[range], Result], piece: range) -> Result:
             return run(piece)
     finally:
         _here.busy = False
+
+
+def forked(
+    run: Callable[[range], Result], pieces: Sequence[range], jobs: int, tally: Counter[str]
+) -> Iterator[tuple[range, Callable[[], Result]]]:
+    """Yields the results of the pieces, in order, from `jobs` processes, which take turns.
+
+    What they add to `tally` is added here.
+    """
+    workers: list[_Worker[Result]] = []
+
+    def end() -> None:
+        while workers:
+            workers.pop().end()
+
+    def result(worker: _Worker[Result], piece: range) -> Result:
+        try:
+            return worker.result(piece)
+        except BaseException:
+            end()
+            raise
+
+    try:
+        for number in range(jobs):
+            workers.append(_Worker(run, pieces[number::jobs], tally, [worker.answers for worker in workers]))
+        for piece, worker in zip(pieces, cycle([*workers]), strict=False):
+            yield piece, partial(result, worker, piece)
+    finally:
+        end()
+
+
+class _Worker(Generic[Result]):
+    """A process that does some pieces, in order."""
+
+    def __init__(
+        self, run: Callable[[range], Result], pieces: Sequence[range], tally: Counter[str], others: list[Connection]
+    ) -> None:
+        from multiprocessing import get_context  # seldom needed
+
+        context = get_context("fork")
+        self.run, self.tally = run, tally
+        self.answers, theirs = context.Pipe(duplex=False)
+        self.process = context.Process(target=_serve, args=(run, pieces, tally, theirs, [*others, self.answers]))
+        with unwarned():
+            self.process.start()
+        theirs.close()
+
+    def result(self, piece: range) -> Result:
+        """The next result, which is that of `piece`."""
+        try:
+            value, counted, error = self.answers.recv()
+        except (EOFError, OSError):
+            return self.run(piece)
+        self.tally.update(counted)
+        if error is not None:
+            raise error
+        return value
+
+    def end(self) -> None:
+        """Ends the process, whatever it does."""
+        self.answers.close()
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+
+
+def _serve(
+    run: Callable[[range], Any],
+    pieces: Sequence[range],
+    tally: Counter[str],
+    answers: Connection,
+    others: list[Connection],
+) -> None:
+    """Does the pieces in the forked process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent that is to stop, and ends this process
+    for other in others:
+        other.close()  # so that a process whose parent has died finds nobody at the other end
+    with suppress(OSError):  # nobody reads any more
+        for piece in pieces:
+            tally.clear()
+            try:
+                answers.send((run(piece), tally, None))
+            except OSError:
+                raise
+            except Exception as error:
+                answers.send((None, tally, sendable(error)))
 
 
 class _Here(local):

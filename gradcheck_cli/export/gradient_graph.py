@@ -7,9 +7,10 @@ branch depends on values of an input, the graph would be wrong for other values,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from gradcheck_cli.export.control_flow import for_files, in_order
 from gradcheck_cli.export.runs import AlignedRuns, Sizes
 from gradcheck_cli.export.simplify import simplified
 from gradcheck_cli.export.size_formulas import NUMBERS, NoFormula, SizeTensors
-from gradcheck_cli.export.traced import Traced, Trials, Untried, refused, traced, trials
-from gradcheck_cli.formats.onnx.opset import versions
+from gradcheck_cli.export.traced import Traced, Unhoped, Untried, refused, traced
+from gradcheck_cli.export.trials import Trials, trials
+from gradcheck_cli.formats.onnx.opset import NEWEST, signature
 from gradcheck_cli.formats.onnx.write import declared_type
 from gradcheck_cli.graph import Array, Dim, FreshNames, Graph, Node, TensorType, computing
 from gradcheck_cli.model import Model
@@ -68,17 +70,25 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
         fed = {name: values[name] for name in feeds if name in values}
         return _Composer(model, Traced(AlignedRuns(), Trials(({},)), fed=fed)).written(outputs)
     ops = for_files(sparing(model.ops), feeds)
-    tried = trials(model, run, Settings(extra_feed_dict=feeds, dtype="model"), ops)
+    tried_at = partial(trials, model, run, Settings(extra_feed_dict=feeds, dtype="model"), ops)
 
     def made(tried: Trials) -> Written:
         found = traced(model, run, feeds, ops, tried)
         return _simple(model, found, _Composer(model, found).written(outputs), outputs)
 
     try:
+        return _also_strictly(made, tried_at(hoping=True))
+    except Unhoped:
+        return _also_strictly(made, tried_at())
+
+
+def _also_strictly(made: Callable[[Trials], Written], tried: Trials) -> Written:
+    """The graph that trials tell; without small ones if that is refused: other rules may apply there, as broadcasting."""
+    try:
         return made(tried)
-    except Untried:
+    except (Unhoped, Untried):
         raise
-    except UnsupportedError as error:  # at small sizes other rules may apply, such as broadcasting
+    except UnsupportedError as error:
         if not tried.small and not tried.by_values:
             raise
         try:
@@ -90,7 +100,8 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
 def _in_files(model: Model, node: Node) -> bool:
     """True if other tools know the operator: it is one of ONNX, or of a foreign domain that the model uses."""
     own = {(body.domain, body.name) for body in model.source.operators}
-    known = bool(versions(node.op)) if not node.domain else node.domain != "gradcheck" and node.key not in own
+    foreign = node.domain != "gradcheck" and node.key not in own
+    known = foreign if node.domain else signature(node.op, NEWEST) is not None
     return known and all(_in_files(model, inner) for graph in node.subgraphs for inner in graph.nodes)
 
 

@@ -7,7 +7,6 @@ ones have to be equal; and where shapes follow from values, what all runs had in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from itertools import count
@@ -18,11 +17,12 @@ import numpy as np
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import result, trace
-from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError, shown
+from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
 from gradcheck_cli.export.gradient_graph import Written
 from gradcheck_cli.export.inner import draws
 from gradcheck_cli.export.runs import other_integers
-from gradcheck_cli.export.traced import at, of_one, to_fix
+from gradcheck_cli.export.traced import to_fix
+from gradcheck_cli.export.trials import at, of_one, where_it_runs
 from gradcheck_cli.formats.onnx.opset import LOWEST
 from gradcheck_cli.formats.onnx.write import serialized, to_proto
 from gradcheck_cli.graph import Array, Graph, describe, is_inexact
@@ -191,17 +191,6 @@ def values_of(tape: Tape, names: Iterable[str]) -> Run:
     numbers = tape.numbers(own.values())
     records = {n: result(tape, n) for n in names if n in tape.containers}
     return {**{n: numbers[name] for n, name in own.items()}, **records}
-
-
-@contextmanager
-def where_it_runs() -> Iterator[None]:
-    """In the block, a model may fail to run, but not for lack of memory or time."""
-    try:
-        yield
-    except LimitError:
-        raise
-    except GradcheckError:
-        return
 
 
 def _arrays(run: Run, names: Iterable[str]) -> dict[str, Array]:

@@ -8,7 +8,7 @@ there are more than its coefficients need.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -33,6 +33,7 @@ _MOST_PAIRED = 24  # dimensions of which ratios are tried
 _MOST_FACTORS = 4  # dimensions in one product
 _MOST_TERMS = 60  # dimensions of which sums of two are tried
 _FEWEST_FILLED = 2  # runs in which an array has entries, if it has none in others
+_SIGNS = {"Add": " + ", "Sub": " - ", "Mul": "*", "Div": "//"}
 _LARGEST = 64  # coefficient of a dimension in a sum of two
 
 
@@ -376,6 +377,17 @@ def formula(sizes: Sizes, dims: Iterable[Sizes]) -> Formula | None:
     return next(_candidates(sizes, known), None)
 
 
+def spelled(value: Formula, names: Mapping[Sizes, str], *, bare: bool = True) -> str:
+    """A formula as text, of the names of dimensions; a Div rounds down there.  Not `bare`, it is put in brackets."""
+    if not isinstance(value, Operation):
+        return str(value) if isinstance(value, int) else names[value]
+    parts = [value.left, value.right]
+    if value.op == "Mul" and isinstance(value.right, int):
+        parts.reverse()
+    text = _SIGNS[value.op].join(spelled(part, names, bare=value.op in ("Add", "Sub")) for part in parts)
+    return text if bare or value.op == "Mul" else f"({text})"
+
+
 def is_whole(value: Formula) -> bool:
     """True if a formula gives a whole number at all sizes, because nothing is divided."""
     return not isinstance(value, Operation) or (value.op != "Div" and is_whole(value.left) and is_whole(value.right))
@@ -401,7 +413,7 @@ def _affine(sizes: Sizes, dim: Sizes) -> Iterator[Formula]:
     if slope and all(slope * d + offset == s for s, d in zip(sizes, dim, strict=True)):
         q = slope.denominator
         if (offset * q).denominator == 1 and q <= _LARGEST:
-            yield _divided(_plus(_times(dim, slope.numerator), 1, int(offset * q)), q)
+            yield divided(plus(_times(dim, slope.numerator), 1, int(offset * q)), q)
 
 
 def _product(sizes: Sizes, dims: list[Sizes], factors: int) -> Iterator[Formula]:
@@ -436,19 +448,19 @@ def _sum(sizes: Sizes, a: Sizes, b: Sizes) -> Iterator[Formula]:
     if any(part > _LARGEST for part in (abs(p), abs(q), common)) or (r * common).denominator != 1:
         return
     if all(p * x + q * y + r == s for x, y, s in zip(a, b, sizes, strict=True)):
-        terms = _plus(_times(a, int(p * common)), b, int(q * common))
-        yield _divided(_plus(terms, 1, int(r * common)), common)
+        terms = plus(_times(a, int(p * common)), b, int(q * common))
+        yield divided(plus(terms, 1, int(r * common)), common)
 
 
 def _times(value: Formula, factor: int) -> Formula:
     return value if factor == 1 else Operation("Mul", value, factor)
 
 
-def _plus(value: Formula, term: Formula, factor: int) -> Formula:
+def plus(value: Formula, term: Formula, factor: int) -> Formula:
     """value + factor * term, by a Sub if the factor is negative."""
     scaled = abs(factor) if term == 1 else _times(term, abs(factor))
     return Operation("Add" if factor > 0 else "Sub", value, scaled) if factor else value
 
 
-def _divided(value: Formula, by: int) -> Formula:
+def divided(value: Formula, by: int) -> Formula:
     return value if by == 1 else Operation("Div", value, by)

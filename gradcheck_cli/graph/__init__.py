@@ -19,6 +19,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Dim: TypeAlias = int | str | None  # fixed, symbolic, unknown
 MAX_RANK = 60  # NumPy allows 64, and a probe axis or two are added
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_KEPT = 8  # answers for other names
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class Graph:
     trained: frozenset[str] = frozenset()
     inline: frozenset[str] = frozenset()
     modules: Mapping[str, bool] = field(default_factory=lambda: _NOTHING)
+    _needed: dict[Any, frozenset[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         seen = {*self.inputs, *self.constants}
@@ -169,9 +171,17 @@ class Graph:
                 reached.update(name for name in node.outputs if name and name not in given)
         return reached
 
-    def needed_for(self, names: Iterable[str], given: Collection[str] = ()) -> set[str]:
-        """Tensors that `names` depend on, and `names`, without `given` ones and those that only these need."""
-        return computing(self.nodes, set(names).difference(given), given)[1]
+    def needed_for(self, names: Iterable[str], given: Collection[str] = ()) -> frozenset[str]:
+        """Tensors that `names` depend on, and `names`, without `given` ones and those that only these need.
+
+        A run of the graph asks for it some times, and runs at other values and sizes ask the same: answers are kept.
+        """
+        key = (frozenset(names), frozenset(given))
+        if key not in self._needed:
+            if len(self._needed) >= _KEPT:
+                self._needed.clear()
+            self._needed[key] = frozenset(computing(self.nodes, key[0] - key[1], key[1])[1])
+        return self._needed[key]
 
     def __str__(self) -> str:
         lines = [f"{self.name} ({', '.join(self.inputs)}) => ({', '.join(self.outputs)})"]

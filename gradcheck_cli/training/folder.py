@@ -13,7 +13,8 @@ from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.checks.forward.runtime import GraphRuns, installed
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.export.derivatives import with_unique_names
-from gradcheck_cli.export.proof import Run, require_runs, values_of, where_it_runs
+from gradcheck_cli.export.proof import Run, require_runs, values_of
+from gradcheck_cli.export.trials import where_it_runs
 from gradcheck_cli.formats.onnx.opset import LOWEST
 from gradcheck_cli.formats.onnx.write import EXTERNAL_ABOVE, ExternalConstants, serialized, to_proto
 from gradcheck_cli.formats.whole_file import replacing

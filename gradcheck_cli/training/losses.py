@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,13 @@ from msgspec import Struct
 from msgspec import field as made_by
 
 from gradcheck_cli.autodiff import symbolic as sym
-from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UsageError, counted, did_you_mean
-from gradcheck_cli.export.proof import where_it_runs
-from gradcheck_cli.export.traced import RUNS, Trials, at, trials
-from gradcheck_cli.graph import Dim, FreshNames, Graph, Node, TensorType, is_inexact
+from gradcheck_cli.export.trials import followed
+from gradcheck_cli.graph import FreshNames, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.op import Along, Op, composite, deciding
 from gradcheck_cli.ops.loss import picked_classes, reduced
-from gradcheck_cli.points.dims import open_dims
-from gradcheck_cli.settings import Settings
 
 DOMAIN = "gradcheck"
 
@@ -132,9 +127,6 @@ LOSSES: Mapping[str, Measure] = {
 }
 METRICS: Mapping[str, Measure] = {"accuracy": _measure("Accuracy", accuracy, {"axis": 1, "ignore": -100}, classes=True)}
 MEASURES = {each.op.key: each.op for each in (*LOSSES.values(), *METRICS.values())}
-_AS_IT_IS = Settings(dtype="model")
-_FEWEST = 4  # runs that tell a formula
-_MOST_PARTS = 64  # of a dimension that a network may shrink it to, or times that it may grow
 _REDUCTIONS = ("mean", "sum")
 
 
@@ -195,97 +187,10 @@ def _options(measure: Measure, texts: Sequence[str], said: str) -> dict[str, Any
 
 def _target(scores: Tensor, classes: bool, axis: int, said: str) -> TensorType:
     """The type of a target that is an input: that of the scores, or integers without the axis of the classes."""
-    dims = list(_followed(scores))
+    dims = list(followed(scores))
     if not classes:
         return TensorType(scores.dtype, tuple(dims))
     if not -len(dims) <= axis < len(dims) and len(dims) != 1:
         raise UsageError(f"{said}: {scores.name!r} has {counted(len(dims), 'dimension')}, and no axis {axis}.")
     del dims[axis if len(dims) > 1 else 0]
     return TensorType(np.dtype(np.int64), tuple(dims))
-
-
-def _followed(scores: Tensor) -> tuple[Dim, ...]:
-    """The dimensions of a prediction, each open one by the name, or as a formula, of those of inputs that it follows.
-
-    Exporters give those of results names of their own, or none.  Runs at several sizes tell; where nothing follows, the
-    names stay.
-    """
-    known = open_dims(scores.model.graph)
-    if all(isinstance(dim, int) or dim in known for dim in scores.shape):
-        return scores.shape
-    seen = _PredictionSizes(scores, trials(scores.model, [scores.name], _AS_IT_IS, scores.model.ops))
-    return tuple(seen.formula(axis) or dim for axis, dim in enumerate(scores.shape))
-
-
-class _PredictionSizes:
-    """Sizes of a tensor in runs of its model at several sizes of open dimensions."""
-
-    def __init__(self, tensor: Tensor, found: Trials) -> None:
-        self.tensor, self.found = tensor, found
-        self.left = [] if found.by_values else [*found.runs]
-        self.shapes: list[tuple[Mapping[str, int], tuple[int, ...]]] = []
-        self._run(RUNS)
-
-    def _run(self, count: int) -> None:
-        """Runs the model at some more of the sizes that were chosen."""
-        runs, self.left = self.left[:count], self.left[count:]
-        self.shapes += [(run, shape) for run in runs if (shape := self.at(run)) is not None]
-
-    def at(self, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-        """The shape at some sizes; None where the model does not run."""
-        settings = at(_AS_IT_IS, {d: n for d, n in sizes.items() if d not in self.found.stated}, self.found.counted)
-        with where_it_runs():
-            point = self.tensor.model.point([self.tensor.name], settings, on=OutlinedTape)
-            return point.tape.named[self.tensor.name].shape
-        return None
-
-    def formula(self, axis: int) -> Dim:
-        """The size along an axis: a number, a name or a formula; None where neither gives it in all runs."""
-        sizes, dims = self._along(axis)
-        if len(sizes) < _FEWEST and self.found.symbols:
-            return None
-        if len({*sizes}) < 2:
-            return sizes[0] if sizes else None
-        if dim := next((dim for dim, each in dims.items() if each == sizes), None):
-            return dim
-        self._run(len(self.left))  # other formulas fit a few runs by chance
-        sizes, dims = self._along(axis)
-        named = {dim: each for dim, each in dims.items() if dim.isidentifier()}
-        for (one, of), (other, by) in combinations(named.items(), 2):
-            if all(n * m == size for n, m, size in zip(of, by, sizes, strict=True)):
-                return f"{one}*{other}"
-        return next(filter(None, (self._affine(axis, sizes, dim, each) for dim, each in named.items())), None)
-
-    def _along(self, axis: int) -> tuple[list[int], dict[str, list[int]]]:
-        """The sizes along an axis in all runs, and those of open dimensions."""
-        dims = {dim: [run[dim] for run, _ in self.shapes] for dim in self.found.dims}
-        return [shape[axis] for _, shape in self.shapes], dims
-
-    def _affine(self, axis: int, sizes: Sequence[int], dim: str, of: Sequence[int]) -> str | None:
-        """Sizes as a multiple of a dimension or a part of it, rounded down, with a number added before."""
-        for times, parts in (
-            *((n, 1) for n in range(1, _MOST_PARTS + 1)),
-            *((1, n) for n in range(2, _MOST_PARTS + 1)),
-        ):
-            least = max(parts * size - times * n for size, n in zip(sizes, of, strict=True))
-            most = min(parts * size + parts - 1 - times * n for size, n in zip(sizes, of, strict=True))
-            if least <= most:
-                added = self._added(axis, dim, parts, least, most)
-                scaled = dim if times == 1 else f"{times}*{dim}"
-                total = f"{scaled} {'+' if added > 0 else '-'} {abs(added)}" if added else scaled
-                return total if parts == 1 else f"({total})//{parts}" if added else f"{total}//{parts}"
-        return None
-
-    def _added(self, axis: int, dim: str, parts: int, least: int, most: int) -> int:
-        """The number that is added to a dimension before its parts are counted, by runs where those halve what fits."""
-        run = self.shapes[0][0]
-        alike = [dim, *(d for d, other in self.found.equal.items() if other == dim)]
-        while least < most:
-            middle = (least + most + 1) // 2
-            size = max(each[dim] for each, _ in self.shapes)
-            size += -(size + middle) % parts
-            shape = self.at({**run, **dict.fromkeys(alike, size)})
-            if shape is None:
-                return min(max(least, 0), most)
-            least, most = (middle, most) if shape[axis] == (size + middle) // parts else (least, middle - 1)
-        return least

@@ -91,6 +91,15 @@ MODELS = [
     Open("resized to twice the size", """g (float[N, 1, H, W] x) => (float[N, 1, P, Q] y) {
          s = Constant<value_floats = [1.0, 1.0, 2.0, 2.0]>()
          r = Resize<mode = "linear">(x, , s) y = Mul(r, r) }""", each(N=[1, 2], H=[3, 8], W=[4, 5])),
+    Open("in pairs", """g (float[N, 3] x) => (float[M, 3] y) {
+         pairs = Constant<value_ints = [-1, 2, 3]>() p = Reshape(x, pairs) h = Mul(p, p)
+         one = Constant<value_ints = [1]>() y = ReduceMean<keepdims = 0>(h, one) }""",
+         each(N=[2, 4, 38])),
+    Open("in pairs, with one more", """g (float[N, 3] x) => (float[M, 3] y) {
+         pads = Constant<value_ints = [1, 0, 0, 0]>() more = Pad(x, pads)
+         pairs = Constant<value_ints = [-1, 2, 3]>() p = Reshape(more, pairs) h = Mul(p, p)
+         one = Constant<value_ints = [1]>() y = ReduceMean<keepdims = 0>(h, one) }""",
+         each(N=[1, 3, 37])),
     Open("cumulated", """g (float[N, T] x) => (float[N, T] y) {
          a = Constant<value_int = 1>() c = CumSum<exclusive = 1>(x, a) y = Mul(c, x) }""", each(N=[1, 3], T=[4, 1])),
     Open("the largest of all", """g (float[N, T] x) => (float[N] y) {

@@ -60,7 +60,7 @@ def test_threads_of_other_libraries_bring_no_warning() -> None:
     code = """if True:
         import os, warnings
         from gradcheck_cli.checks.isolation import Bounds, run
-        from gradcheck_cli.engine.forks import forked
+        from gradcheck_cli.engine.chunks import forked
         os.register_at_fork(before=lambda: warnings.warn("os.fork() was called. JAX is multithreaded.", RuntimeWarning))
         assert run(lambda: 2, Bounds()) == 2
         assert [found() for _, found in forked(len, [range(3), range(2)], 2, {})] == [3, 2]

@@ -408,6 +408,7 @@ EIGHTH = "p = Conv <strides = [4, 4]> (x, k) y = MaxPool <kernel_shape = [1, 1],
 DOUBLED = 'p = Conv (x, k) y = Resize <mode = "nearest"> (p, , two)'
 COLUMNS = f"""{SAME.replace("y", "p")} m = ReduceMean <keepdims = 0> (p, last)
     t = Transpose <perm = [0, 2, 1]> (m) y = Reshape (t, rows)"""
+PIXELS = f"{SAME.replace('y', 'p')} t = Transpose <perm = [0, 2, 3, 1]> (p) y = Reshape (t, rows)"
 FORMULAS = ["b", 4, "(h - 1)//2 + 1", "(w - 1)//2 + 1"]
 # nodes, the dimensions of y as an exporter declares them, and those of a target of it
 FOLLOWED = {
@@ -419,6 +420,7 @@ FOLLOWED = {
     "doubled": (DOUBLED, ["b", 4, "h1", "w1"], ["b", "2*h - 4", "2*w - 4"]),
     "an eighth": (EIGHTH, ["b", 4, "h1", "w1"], ["b", "(h + 5)//8", "(w + 5)//8"]),
     "in rows": (COLUMNS, ["n", 4], ["b*h"]),
+    "in rows of all": (PIXELS, ["n", 4], ["b*h*w"]),
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -322,7 +322,7 @@ def _largest(value: Array) -> float:
     return float(np.max(size, initial=0.0, where=np.isfinite(size)))
 
 
-def _on_to_what_is_same(graph: Graph, x: str, agreed: set[str], needed: set[str]) -> set[str]:
+def _on_to_what_is_same(graph: Graph, x: str, agreed: set[str], needed: Collection[str]) -> set[str]:
     """x and the needed tensors computed from it, up to those whose cotangent agrees."""
     way = {x}
     for node in graph.nodes:
@@ -331,13 +331,13 @@ def _on_to_what_is_same(graph: Graph, x: str, agreed: set[str], needed: set[str]
     return way
 
 
-def _in_order(graph: Graph, names: set[str]) -> list[str]:
+def _in_order(graph: Graph, names: Collection[str]) -> list[str]:
     """Tensors in the order of their first appearance in the graph."""
     order = dict.fromkeys(n for node in graph.nodes for n in (*node.reads, *node.outputs) if n in names)
     return [*order, *(n for n in names if n not in order)]
 
 
-def _reader(graph: Graph, name: str, needed: set[str] | None = None) -> int | None:
+def _reader(graph: Graph, name: str, needed: frozenset[str] | None = None) -> int | None:
     """The first node that reads a tensor on the way to the needed ones."""
     reading = (i for i, node in enumerate(graph.nodes) if name in node.reads)
     return next((i for i in reading if needed is None or needed.intersection(graph.nodes[i].outputs)), None)

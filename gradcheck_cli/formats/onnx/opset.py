@@ -52,9 +52,16 @@ def signature(op: str, opset: int) -> SchemaSignature | None:
     return _signature(op, schema.since_version) if schema is not None else None
 
 
+@functools.cache
 def versions(op: str) -> tuple[SchemaSignature, ...]:
     """All signatures that an operator of the default domain has had, oldest first."""
-    return tuple(found for since in _history().get(op, ()) if (found := _signature(op, since)))
+    newest = signature(op, NEWEST)
+    if newest is None:
+        return ()
+    found = [newest]
+    while found[-1].since > 1 and (earlier := signature(op, found[-1].since - 1)):
+        found.append(earlier)
+    return tuple(reversed(found))
 
 
 def checked(node: Node, opset: int, where: str) -> Node:
@@ -99,15 +106,6 @@ def _check_type(where: str, name: str, value: Any, expected: str) -> None:
     if several != expected.endswith("S") or not all(isinstance(v, kinds) for v in (value if several else (value,))):
         found = f"a tuple of {len(value)} values" if several else f"of type {type(value).__name__}"
         raise ModelError(f"{where}: attribute {name!r} is {found}; it must be of type {expected}.")
-
-
-@functools.cache
-def _history() -> dict[str, tuple[int, ...]]:
-    found: dict[str, list[int]] = {}
-    for schema in defs.get_all_schemas_with_history():
-        if schema.domain == "" and not schema.deprecated:
-            found.setdefault(schema.name, []).append(schema.since_version)
-    return {op: tuple(sorted(since)) for op, since in found.items()}
 
 
 @functools.cache
@@ -178,9 +176,12 @@ def _needed(node: Node, where: str, types: Mapping[str, str], floor: int) -> int
         return floor
     texts = [(node.op, name, value) for name, value in node.attrs.items() if type(value) is str]
     since = max(floor, _SINCE.get(node.op, 0), *(_SINCE_VALUE.get(text, 0) for text in texts))
-    for candidate in (signature(node.op, since), *(later for later in versions(node.op) if later.since > since)):
-        if candidate is not None and _fits(node, candidate, newest, types):
-            return max(since, candidate.since)
+    least = signature(node.op, since)
+    if least is not None and _fits(node, least, newest, types):
+        return since
+    for later in versions(node.op):
+        if later.since > since and _fits(node, later, newest, types):
+            return later.since
     raise UnsupportedError(f"{where} cannot be written: no opset of ONNX has {node.op} with its attributes and types.")
 
 
