@@ -516,14 +516,14 @@ class Dependence(Struct, frozen=True):
 
         The shapes of `fed` are given; those of `shaped` are known to depend on values.
         """
-        values, shapes, known = set(fed), set(shaped), -1
-        choosing = {index: node for index, node in enumerate(graph.nodes) if any(node.subgraphs)}
-        while known != len(values) + len(shapes):  # a guard found to depend makes earlier steps depend too
-            known = len(values) + len(shapes)
-            if not values.isdisjoint(tape.guards):
-                made = {tape.named[n].name for node in choosing.values() for n in node.outputs if n in tape.named}
-                made.update(n for step in tape.steps if step.origin in choosing for n in step.node.outputs)
-                values, shapes = values | made, shapes | made
+        values, shapes = set(fed), set(shaped)
+        for step in tape.steps:
+            _spread(step, values, shapes)
+        if not values.isdisjoint(tape.guards):  # then earlier steps, which the way through a graph chose, depend too
+            choosing = {index: node for index, node in enumerate(graph.nodes) if any(node.subgraphs)}
+            made = {tape.named[n].name for node in choosing.values() for n in node.outputs if n in tape.named}
+            made.update(n for step in tape.steps if step.origin in choosing for n in step.node.outputs)
+            values, shapes = values | made, shapes | made
             for step in tape.steps:
                 _spread(step, values, shapes)
         return Dependence(frozenset(values), frozenset(shapes))
@@ -531,6 +531,9 @@ class Dependence(Struct, frozen=True):
 
 def _spread(step: Step, values: set[str], shapes: set[str]) -> None:
     """Adds the outputs of a step to `values` and `shapes` if they depend on them."""
+    given = step.operands + step.statics
+    if values.isdisjoint(given) and shapes.isdisjoint(given) and "kept" not in step.metadata:
+        return
     read = () if step.op.batching is shape_only else step.operands
     counted = {step.operands[i] for i in step.op.sized_by or () if i < len(step.operands)}
     moved = not shapes.isdisjoint(step.operands)
