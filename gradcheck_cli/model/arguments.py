@@ -89,7 +89,12 @@ def feeds(model: Model, value: Mapping[Any, Any] | None, argument: str) -> dict[
         return {}
     if not isinstance(value, Mapping):
         raise UsageError(f"{argument} is {described(value)}; it must be a dict: {{tensor or name: value}}.")
-    given = {name_of(model, k, f"a key of {argument}"): v for k, v in value.items()}
+    given: dict[str, Any] = {}
+    for key, each in value.items():
+        name = name_of(model, key, f"a key of {argument}")
+        if name in given:  # by a handle and by name, or by two handles
+            raise UsageError(f"{argument} has two values for {name!r}; leave out one of them.")
+        given[name] = each
     derived = next((n for n in given if n not in model.graph.tensors), None)
     if derived is not None:
         raise UsageError(f"{argument}: {derived!r} was made by gradients(); tensors of the model itself can be fed.")
@@ -192,11 +197,15 @@ def initial(tensor: Tensor, shape: tuple[int, ...], value: Any, seed: int) -> Ar
 
 def require_free(model: Model, xs: Sequence[Tensor], values: Sequence[Any], fixed: Mapping[str, Array]) -> None:
     """Requires that each x is a tensor of the model itself, and has one value at most."""
+    given: dict[str, Any] = {}
     for x, value in zip(xs, values, strict=True):
         if x.name not in model.graph.tensors:
             raise UsageError(f"x {x.name!r} was made by gradients(); x must be a tensor of the model itself.")
         if value is not None and x.name in fixed:
             raise UsageError(f"{x.name!r} is given by x_init_value and by extra_feed_dict; leave out one of them.")
+        first = given.setdefault(x.name, value)
+        if first is not value and not np.array_equal(first, value):
+            raise UsageError(f"x lists {x.name!r} twice, and x_init_value has two values for it; list it once.")
 
 
 def require_open(source: Source, dims: Mapping[str, int]) -> None:

@@ -478,6 +478,21 @@ def test_two_values_for_x_are_refused(make: Make):
         both(model, "x", "y", [1.0, 2.0], extra_feed_dict={"x": [1.0, 2.0]})
 
 
+@pytest.mark.parametrize("other", [np.array([3.0, 4.0]), None, np.ones(3)])
+def test_two_values_for_one_that_x_lists_twice_are_refused(make: Make, other: np.ndarray | None):
+    model, point = make(SQUARE, {"x": [2]}), np.array([1.0, 2.0])
+    for values in ([point, other], [other, point]):
+        with pytest.raises(ValueError, match="x lists 'x' twice, and x_init_value has two values for it; list it once"):
+            gc.compute_gradient([model["x"]] * 2, [(2,)] * 2, model["y"], (2,), values)
+
+
+@pytest.mark.parametrize("values", [None, [np.array([1.0, 2.0]), np.array([1.0, 2.0])]])
+def test_one_that_x_lists_twice_has_one_jacobian(make: Make, values: list[np.ndarray] | None):
+    model = make(SQUARE, {"x": [2]})
+    [first, second] = gc.compute_gradient([model["x"]] * 2, [(2,)] * 2, model["y"], (2,), values)
+    np.testing.assert_array_equal(first, second)
+
+
 def test_y_shape_is_held_against_the_shape_that_a_run_gives(make: Make):
     model = make(SQUARE, {"x": ["N", 2]})
     with pytest.raises(ValueError, match=r"y_shape=\[3, 2\] contradicts 'y': it has \[4, 2\] here"):

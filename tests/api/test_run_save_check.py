@@ -230,6 +230,15 @@ def test_a_tensor_of_another_library_that_numpy_cannot_read_is_refused_with_its_
         gc.run([net["loss"]], {"x": Foreign()})
 
 
+@pytest.mark.parametrize("argument", ["feeds", "x_init_value", "extra_feed_dict"])
+def test_a_tensor_that_has_two_values_is_refused(net: gc.Model, argument: str):
+    keys = [(net["x"], "x"), ("x", net["x"]), (net["x"], net["x"])]
+    for first, second in keys:
+        values = {first: np.ones((4, 3)), second: np.zeros((4, 3))}
+        with pytest.raises(ValueError, match=rf"^{argument} has two values for 'x'; leave out one of them\.$"):
+            gc.run([net["loss"]], values) if argument == "feeds" else gc.check(net, **{argument: values})  # type: ignore[arg-type]
+
+
 def test_derivatives_cannot_be_fed(net: gc.Model):
     [dx] = gc.gradients(net["loss"], net["x"])
     with pytest.raises(ValueError, match=r"feeds: 'gradients/.*' was made by gradients\(\)"):
