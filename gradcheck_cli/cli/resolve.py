@@ -71,8 +71,6 @@ def _loaded(text: str) -> Any:
 
 
 def _typed(value: Any, declared: TensorType, what: str) -> Any:
-    if declared.kind == "tensor" and declared.dtype is not None and declared.dtype.kind == "O":
-        return np.asarray(value, object)
     try:
         return typed(value, declared, what)
     except (ValueError, OverflowError, RecursionError) as error:

@@ -6,6 +6,7 @@ Operators on them dissolve into operators on the tensors inside, so that nothing
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -84,16 +85,30 @@ def plain(value: Any) -> Any:
 
 def typed(value: Any, declared: TensorType | None, where: str) -> Any:
     """A user's value for a tensor of the declared type: a record for lists, dicts and None, else an array."""
-    if declared is None or declared.kind == "tensor" or isinstance(value, CONTAINERS):
-        return value if isinstance(value, CONTAINERS) else np.asarray(value)
+    if isinstance(value, CONTAINERS):
+        return value
+    if declared is None or declared.kind == "tensor":
+        return texts(value, where) if declared is not None and declared.dtype == object else np.asarray(value)
     if declared.kind == "optional":
         return Optional(None if value is None else typed(value, declared.inner, where))
     if declared.kind == "sequence" and isinstance(value, list | tuple):
         return Sequence(tuple(typed(item, declared.inner, f"{where}[{i}]") for i, item in enumerate(value)))
     if declared.kind == "map" and isinstance(value, Mapping):
-        return Map(tuple(value), np.asarray(list(value.values()), None if declared.dtype is None else declared.dtype))
+        values = list(value.values())
+        return Map(
+            tuple(value), texts(values, where) if declared.dtype == object else np.asarray(values, declared.dtype)
+        )
     wanted = {"sequence": "a list", "map": "a dict"}.get(declared.kind, "a value")
     raise UsageError(f"{where}: a {declared} must be given as {wanted}.")
+
+
+def texts(value: Any, where: str) -> Any:
+    """An array of strings; anything else in it is refused, since operators on strings would add or compare it too."""
+    array = np.asarray(value, object)
+    for each in array.flat:
+        if not isinstance(each, str | bytes):
+            raise UsageError(f'{where} holds {reprlib.repr(each)}, which is no text; give strings, as in ["a", "b"].')
+    return array
 
 
 def element(value: Any, index: int) -> Any:

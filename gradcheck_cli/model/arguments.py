@@ -103,10 +103,8 @@ def feeds(model: Model, value: Mapping[Any, Any] | None, argument: str) -> dict[
 
 def _fed(model: Model, name: str, value: Any, argument: str) -> Any:
     declared, argument = model.declared(name), f"{argument}[{name!r}]"
-    if declared.kind != "tensor":
+    if declared.kind != "tensor" or declared.dtype == object:
         return typed(value, declared, argument)
-    if declared.dtype == object:
-        return np.asarray(value, object)
     array = held(model, name, numbers(value, argument), argument)
     if declared.shape is not None and array.ndim and not fits(array.shape, declared.shape):
         raise UsageError(f"{argument} has shape {list(array.shape)}; the tensor has {_shape(declared.shape)}.")

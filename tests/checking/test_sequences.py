@@ -173,3 +173,29 @@ def test_what_passes_through_text_has_no_derivative_to_compare() -> None:
     text = "g (float[2] x) => (float[2] y) { t = Cast <to = 8> (x) n = Cast <to = 1> (t) y = Add (n, x) }"
     (record,) = gc.check(model(text)).checks
     assert (record.status, record.code) == ("inconclusive", "GC301")
+
+
+STRINGS = "g (string[2] t, seq(string[2]) s) => (string[2] y) { y = Identity (t) }"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("t", [1, 2], r"feeds\['t'\] holds 1, which is no text; give strings, as in \[\"a\", \"b\"\]\."),
+        ("t", np.array([0.5, 2.0]), r"feeds\['t'\] holds 0.5, which"),
+        ("t", ["a", 1], r"feeds\['t'\] holds 1, which"),
+        ("t", None, r"feeds\['t'\] holds None, which"),
+        ("t", [["a"], ["b", "c"]], r"feeds\['t'\] holds \['a'\], which"),
+        ("s", [["a", "b"], [3, 4]], r"feeds\['s'\]\[1\] holds 3, which"),
+    ],
+)
+def test_what_is_no_text_is_refused_for_a_tensor_of_strings(name: str, value: Any, message: str) -> None:
+    one = model(STRINGS)
+    with pytest.raises(UsageError, match=message):
+        gc.run(one["y"], feeds={"t": ["a", "b"], "s": [], name: value})
+
+
+@pytest.mark.parametrize("value", [["a", "b"], np.array(["a", "b"]), np.array(["a", "b"], object)])
+def test_strings_are_fed_as_lists_and_as_arrays(value: Any) -> None:
+    [y] = gc.run(model(STRINGS)["y"], feeds={"t": value, "s": []})
+    assert y.tolist() == ["a", "b"]

@@ -29,6 +29,8 @@ LINES = [  # command line, exit code, part of what is printed
     ("table.onnx --feed m=@m.pb", 0, "1 passed"),
     ("words.onnx", 5, "takes strings; give it: --feed t=..."),
     ('words.onnx --feed t=["0.5","2"]', 0, "1 passed"),
+    ("words.onnx --feed t=[0.5,true]", 2, "'[0.5,true]' holds 0.5, which is no text; give strings, as in"),
+    ("words.onnx --feed t=null", 2, "'null' holds None, which is no text"),
 ]
 
 
