@@ -85,6 +85,7 @@ def plain(value: Any) -> Any:
 
 def typed(value: Any, declared: TensorType | None, where: str) -> Any:
     """A user's value for a tensor of the declared type: a record for lists, dicts and None, else an array."""
+    require_unmasked(value, where)
     if isinstance(value, CONTAINERS):
         return value
     if declared is None or declared.kind == "tensor":
@@ -100,6 +101,13 @@ def typed(value: Any, declared: TensorType | None, where: str) -> Any:
         )
     wanted = {"sequence": "a list", "map": "a dict"}.get(declared.kind, "a value")
     raise UsageError(f"{where}: a {declared} must be given as {wanted}.")
+
+
+def require_unmasked(value: Any, where: str) -> None:
+    """Requires that no entry of an array is masked: NumPy hands on the numbers behind a mask without it."""
+    masked = int(np.sum(getattr(value, "mask", False))) if isinstance(value, np.ndarray) else 0
+    if masked:
+        raise UsageError(f"{where} has {masked} of {value.size} entries masked; say what stands there: .filled(0).")
 
 
 def texts(value: Any, where: str) -> Any:

@@ -11,7 +11,7 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.graph.containers import typed
+from gradcheck_cli.graph.containers import require_unmasked, typed
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.model.call_options import described, shape
 from gradcheck_cli.points.dims import open_dims
@@ -115,6 +115,7 @@ def numbers(value: Any, argument: str) -> Array:
     """An array of numbers."""
     if isinstance(value, Tensor):
         raise UsageError(f"{argument} is a tensor; give its value: run([tensor])[0].")
+    require_unmasked(value, argument)
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # a PyTorch tensor that NumPy cannot show raises either

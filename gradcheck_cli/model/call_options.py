@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from gradcheck_cli.errors import UsageError, did_you_mean
+from gradcheck_cli.graph.containers import require_unmasked
 from gradcheck_cli.op import Op, Ops
 from gradcheck_cli.results.codes import codes_from
 from gradcheck_cli.settings import ANY, SETTINGS, Numbers, Option, Pictures
@@ -70,6 +71,7 @@ def _claimed(value: Any, place: str) -> str | Numbers:
         return value
     if isinstance(getattr(value, "name", None), str):
         return str(value.name)
+    require_unmasked(value, place)
     try:
         array = np.asarray(value)
     except ValueError:

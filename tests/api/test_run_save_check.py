@@ -239,6 +239,26 @@ def test_a_tensor_that_has_two_values_is_refused(net: gc.Model, argument: str):
             gc.run([net["loss"]], values) if argument == "feeds" else gc.check(net, **{argument: values})  # type: ignore[arg-type]
 
 
+MASKED = np.ma.array(np.ones((4, 3)), mask=np.eye(4, 3))
+MASKING: list[tuple[str, Callable[[gc.Model, Any], Any]]] = [
+    ("feeds['x']", lambda net, x: gc.run([net["loss"]], {"x": x})),
+    ("x_init_value['x']", lambda net, x: gc.check(net, x_init_value={"x": x})),
+    ("extra_feed_dict['x']", lambda net, x: gc.check(net, extra_feed_dict={"x": x}, x="W")),
+    ("grad['x']", lambda net, x: gc.check(net, x="x", y="loss", grad={"x": x})),
+    ("x_init_value", lambda net, x: gc.compute_gradient(net["x"], (4, 3), net["loss"], (), x)),
+    ("grad_ys[0]", lambda net, x: gc.gradients([net["x"]], [net["x"]], grad_ys=[x])),
+]
+
+
+@pytest.mark.parametrize(("place", "call"), MASKING, ids=[place for place, _ in MASKING])
+def test_masked_entries_are_refused_wherever_numbers_are_given(
+    net: gc.Model, place: str, call: Callable[[gc.Model, Any], Any]
+):
+    with pytest.raises(ValueError, match=rf"^{re.escape(place)} has 3 of 12 entries masked; say what stands there: "):
+        call(net, MASKED)
+    call(net, np.ma.array(MASKED.data))  # nothing is masked
+
+
 def test_derivatives_cannot_be_fed(net: gc.Model):
     [dx] = gc.gradients(net["loss"], net["x"])
     with pytest.raises(ValueError, match=r"feeds: 'gradients/.*' was made by gradients\(\)"):
