@@ -12,7 +12,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -84,13 +84,22 @@ class Model(Displayed):
         self._sample: Tape | GradcheckError | None = None
         self._dependence: Dependence | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The state of a copy: requests of its own, and no tape, whose tensors would go on referring to this one's."""
-        return {**vars(self), "requests": [*self.requests], "_sample": None, "_dependence": None}
+    def __copy__(self) -> Model:
+        """A copy: requests of its own, and no tape, whose tensors would go on referring to this one's."""
+        twin = Model.__new__(type(self))
+        vars(twin).update({**vars(self), "requests": [*self.requests], "_sample": None, "_dependence": None})
+        return twin
 
     def __deepcopy__(self, _: Any) -> Model:
         """A copy: what it shares with this one is frozen."""
         return copy(self)
+
+    def __reduce__(self) -> NoReturn:
+        """Says what to send to another process instead: the operators of a model are functions made here."""
+        raise TypeError(
+            f"a gradcheck Model cannot be pickled. Send the path, and load it in the other process: "
+            f"gradcheck_cli.load({self.source.uri!r}); then call gradients() there."
+        )
 
     @property
     def graph(self) -> Graph:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import pickle
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,6 +153,14 @@ def test_a_copy_of_a_model_has_its_gradients_and_takes_others_for_itself(
         np.testing.assert_allclose(values[0], [2.0, 6.0])
     assert second.name in twin
     assert second.name not in model
+
+
+@pytest.mark.parametrize("of", [lambda model: model, lambda model: model["x"], lambda model: [model["y"]]])
+def test_pickling_a_model_says_what_to_send_instead(make: Make, of: Callable[[gc.Model], Any]):
+    model = make("y = Mul(x, x)", {"x": [2]})
+    sent = rf"a gradcheck Model cannot be pickled\. Send the path, .*: gradcheck_cli\.load\('{model.source.uri}'\)"
+    with pytest.raises(TypeError, match=sent):
+        pickle.dumps(of(model))
 
 
 # grad_ys
