@@ -28,7 +28,7 @@ DType = np.dtype[Any]
 DTYPE_NAMES = get_args(DTypeName)
 MAX_ARRAY_BYTES = 2 << 30
 _FAILURES = (OSError, ValueError, RuntimeError, MemoryError)  # of reading files; RuntimeError: links in a circle
-
+_YAML_WORDS = {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}
 
 _TYPES = {
     **dict.fromkeys(("int_type", "int_from_float"), "an integer"), "float_type": "a number",
@@ -138,6 +138,8 @@ def dtype_of(name: str) -> DType:
 
 def literal(values: Any, dtype: DType | None, shape: Shape | None, spot: DocumentPath) -> Array:
     """Written values as an array; one number fills the shape.  Without a dtype NumPy chooses it."""
+    if dtype is None or dtype.kind != "c":
+        _refuse_real_texts(values, spot)
     array = _cast(_written(values, spot), dtype, spot)
     if shape is not None:
         _check_size(shape, array.dtype, spot)
@@ -170,6 +172,17 @@ def _number_in(value: Any, spot: DocumentPath) -> Any:
         return found
     hint = "; a complex one is written '1+2j'" if isinstance(value, str) else ""
     raise spot.error(f"{show(value)} is no number{hint}")
+
+
+def _refuse_real_texts(values: Any, spot: DocumentPath) -> None:
+    """Refuses texts that Python reads as numbers, unless complex ones stand among them: they would be complex too."""
+    texts = [value for value in _flat(values) if isinstance(value, str)]
+    if any("j" in text.lower() for text in texts):
+        return
+    for text in texts:
+        if (found := _complex_in(text)) is not None:
+            meant = _YAML_WORDS.get(str(found.real), text.replace("_", ""))
+            raise spot.error(f"{show(text)} is a text in YAML, no number; write {meant}")
 
 
 def _cast(array: Array, dtype: DType | None, spot: DocumentPath) -> Array:
