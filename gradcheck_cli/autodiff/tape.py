@@ -81,7 +81,7 @@ def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, wi
         with quietly():
             return run(op, operands, metadata, where=where, widen=widen)
     try:
-        results = watched(op.forward)(*operands, **metadata)
+        results = watched(op.forward, None if op.composed else op.many)(*operands, **metadata)
         return results if op.composed else [_settled(y, widen) for y in (results if op.many else (results,))]
     except ModelError as error:
         if not error.op:

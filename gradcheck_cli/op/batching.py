@@ -29,6 +29,9 @@ Groups: TypeAlias = tuple[tuple[int, ...], ...] | Literal["each"]  # of operands
 _NOTHING = bytes(64)  # what a blank shows as numbers
 
 
+_WANTED = {True: "a tuple of arrays", False: "one array"}
+
+
 class Ragged(Exception):
     """Raised if results of the probes differ in shape, so that they make no stack; each probe must run alone."""
 
@@ -55,8 +58,11 @@ def is_ours(function: Callable[..., Any]) -> bool:
     return str(getattr(function, "__module__", "") or "numpy").partition(".")[0] in ("gradcheck_cli", "numpy")
 
 
-def watched(kernel: Kernel) -> Kernel:
-    """A kernel that raises ValueError if it writes into an operand; one of gradcheck's own as it is."""
+def watched(kernel: Kernel, many: bool | None = None) -> Kernel:
+    """A kernel that raises ValueError if it writes into an operand, or gives no array; one of gradcheck's own as it is.
+
+    With `many` it gives a tuple of arrays; None: its results are no arrays.
+    """
     if is_ours(kernel):
         return kernel
 
@@ -68,9 +74,27 @@ def watched(kernel: Kernel) -> Kernel:
                 raise ValueError(
                     f"its kernel writes into its operand {index}, which others read; let it work on a copy"
                 )
+        if many is not None:
+            _require_arrays(results, many)
         return results
 
     return run
+
+
+def _require_arrays(results: Any, many: bool) -> None:
+    """Requires numbers or texts of a kernel: of anything else the node that reads it would be told."""
+    if many != isinstance(results, tuple):
+        given = f"a tuple of {len(results)}" if isinstance(results, tuple) else _kind(results)
+        raise ValueError(f"its kernel gives {given}, where its operator, many={many}, has {_WANTED[many]}")
+    for each in results if many else (results,):
+        array = np.asarray(each)
+        texts = array.dtype.kind == "O" and all(isinstance(entry, str | bytes) for entry in array.flat)
+        if array.dtype.kind not in "biufcVUS" and not texts:
+            raise ValueError(f"its kernel gives {_kind(each)}, no array of numbers")
+
+
+def _kind(value: Any) -> str:
+    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a value of type {type(value).__name__}"
 
 
 def told(kernel: Kernel, error: BaseException, expected: tuple[type[Exception], ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from typing import Any
 
@@ -158,6 +159,12 @@ MISTAKES = [
     (zeroed, right, COMPUTED + "its kernel writes into its operand 0, which others read; let it work on a copy"),
     (lambda x: np.tanh(x, out=x), right, COMPUTED + "its kernel writes into its operand 0, which others read; let it "
      "work on a copy"),
+    (lambda x: None, right, COMPUTED + "its kernel gives a value of type NoneType, no array of numbers"),
+    (lambda x: {"y": x}, right, COMPUTED + "its kernel gives a value of type dict, no array of numbers"),
+    (lambda x: (each for each in x), right, COMPUTED + "its kernel gives a value of type generator, no array of numbers"),
+    (lambda x: np.array([None] * 4), right, COMPUTED + "its kernel gives an array of object, no array of numbers"),
+    (lambda x: (np.tanh(x),), right, COMPUTED + "its kernel gives a tuple of 1, where its operator, many=False, has one "
+     "array"),
     (np.tanh, raising(KeyError("saved")), RULE + "raises KeyError: 'saved'"),
     (np.tanh, raising(SystemExit(0)), RULE + "raises SystemExit: 0"),
     (np.tanh, lambda ct, x: (ct,), RULE + "raises TypeError: <lambda>() takes 2 positional arguments but 3 were given"),
@@ -177,6 +184,17 @@ def test_a_kernel_or_a_rule_with_a_mistake_is_named_with_its_node(kernel: Any, r
     with pytest.raises(ModelError) as caught:
         gc.check(model(("Tanh", "x", "y")), "x", "y", ops=ops)
     assert (str(caught.value), caught.value.code, caught.value.exit_code) == (message, "GC401", 4)
+
+
+@pytest.mark.parametrize("results, said", [
+    (lambda x: None, "a value of type NoneType, where its operator, many=True, has a tuple of arrays"),
+    (lambda x: np.array([x, x]), "an array of float64, where its operator, many=True, has a tuple of arrays"),
+    (lambda x: (x, None), "a value of type NoneType, no array of numbers"),
+])  # fmt: skip
+def test_a_kernel_of_many_results_gives_a_tuple_of_arrays(results: Any, said: str):
+    ops = {**gc.OPS, ("", "Tanh"): gc.Op("Tanh", results, right, many=True)}
+    with pytest.raises(ModelError, match=re.escape(f"{COMPUTED}its kernel gives {said}")):
+        gc.check(model(("Tanh", "x", "y")), "x", "y", ops=ops)
 
 
 def test_an_interrupt_of_a_kernel_or_a_rule_stays_one():
