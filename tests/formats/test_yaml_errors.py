@@ -206,7 +206,10 @@ OPS = [
     ("  acme.F: {outputs: [y], forward: 'y = Relu (x)'}", "3:3: ops.acme.F lacks the key 'inputs'"),
     ("  F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)'}", "3:3: an operator of one's own is called"
      " domain.Name, such as acme.F"),
-    ("  ai.onnx.F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)'}", "3:3: an operator of one's own"),
+    ("  ai.onnx.F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)'}", "3:3: an operator of one's own is called"
+     " domain.Name, such as acme.F; the domain ai.onnx is taken"),
+    ("  com.microsoft.Gelu: {inputs: [x], outputs: [y], forward: 'y = Relu (x)'}", "3:3: an operator of one's own is"
+     " called domain.Name, such as acme.Gelu; the domain com.microsoft is taken"),
     ("  acme.F: {inputs: [x], outputs: [y], forward: 'y = Relu (x)', cuts: [w]}",
      "3:70: 'w' is none of the inputs: x"),
     ("  acme.F: {inputs: [x], outputs: [y], forward: 'z = Relu (x)'}", "3:39: does not compute 'y', an output of"
@@ -435,6 +438,9 @@ def test_with_several_graphs_a_check_names_its_own(tmp_path):
 
 
 PYTHON = [
+    ("os", "3:20: 'os' names no function; write module:function"),
+    ("os:", "3:20: 'os:' names no function; write module:function"),
+    (":getcwd", "3:20: ':getcwd' names no function; write module:function"),
     ("nowhere.at_all:f", "3:20: nowhere.at_all:f cannot be called: ModuleNotFoundError:"),
     ("os:nothing", "3:20: os:nothing cannot be called: AttributeError:"),
     ("os:getcwd", "3:20: os:getcwd returns no operator: it is '"),

@@ -118,7 +118,8 @@ class OperatorTable:
         spot = self.spot / name
         domain, _, op = name.rpartition(".")
         if not domain or not op or domain in (*DOMAINS, *_ONNX):
-            message = f"an operator of one's own is called domain.Name, such as acme.{op or 'Softplus'}"
+            taken = f"; the domain {domain} is taken" if domain and op else ""
+            message = f"an operator of one's own is called domain.Name, such as acme.{op or 'Softplus'}{taken}"
             raise spot.error(message, key=True)
         if self.specs[name].python is not None:
             self.specs[name] = self._from_python(str(self.specs[name].python), spot)
@@ -186,6 +187,8 @@ class OperatorTable:
         if not self.allow_python:
             raise (spot / "python").error("runs code, which a spec may do only with --allow-python", key=True)
         module, _, function = target.partition(":")
+        if not module or not function:
+            raise (spot / "python").error(f"{target!r} names no function; write module:function")
         try:
             given = getattr(importlib.import_module(module), function)()
             return OperatorSpec.model_validate(given)
