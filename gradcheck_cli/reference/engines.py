@@ -315,6 +315,7 @@ def answer(tested: Tested, folder: Path, out: Path) -> dict[str, Any]:
         np.savez(str(out / f"{folder.name}.npz"), **made)  # type: ignore[arg-type]  # names have a prefix
     except (Exception, SystemExit) as error:
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"[-500:]
+        said = said.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is no JSON
         return {"case": folder.name, "refused": said, "seconds": time.perf_counter() - start}
     return {"case": folder.name, "refused": "", "xs": list(gradients), "seconds": time.perf_counter() - start}
 

@@ -70,6 +70,7 @@ ANSWERS = {  # what an engine gives, the status of its cases, and what is said
     "({}, {frozenset(): 2})": ("crashed", "is not JSON serializable"),
     "{}": ("refused", "ValueError"),
     "None": ("refused", "TypeError"),
+    "exec(r'raise RuntimeError(chr(0xD800))')": ("refused", r"RuntimeError: \ud800"),
     "os._exit(3)": ("crashed", "its process ended with exit code 3"),
 }
 
