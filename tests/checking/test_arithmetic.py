@@ -8,10 +8,11 @@ import pytest
 from gradcheck_cli.jacobian.directions import Directions
 from gradcheck_cli.verdict import agreement
 from gradcheck_cli.verdict import rule as verdict
-from gradcheck_cli.verdict.differences import richardson, rms
+from gradcheck_cli.verdict.differences import Estimate, richardson, rms
 from gradcheck_cli.verdict.rule import Comparison, Status, Tolerance
 
 SHAPES = [(300, 1000), (70_000, 3), (1, 90_000), (5, 7), (0, 4), (4, 0)]
+NAN, INF = np.nan, np.inf
 ODD = [np.nan, np.inf, -np.inf, 0.0, 1e-320, 1e300]
 pieces = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
@@ -71,18 +72,110 @@ def test_errors_are_the_largest_of_all(shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("tolerance", [Tolerance(), Tolerance(0.0, 0.0), Tolerance(1e-3, 1e-6)], ids=str)
 @pieces
-def test_entries_pass_whose_difference_is_allowed(shape: tuple[int, int], tolerance: Tolerance) -> None:
+@pytest.mark.parametrize("error", [1e-15, 1e-7])
+def test_entries_pass_whose_difference_is_allowed(shape: tuple[int, int], tolerance: Tolerance, error: float) -> None:
+    """Beside eight times the error of the numerical side, relative to the entry."""
     theoretical, numerical = jacobians(shape)
-    status = verdict.screened(theoretical, numerical, 1e-15, tolerance)
+    numerical *= 1 + 10.0 ** np.random.default_rng(3).uniform(-16, -5, shape)
+    status = verdict.screened(theoretical, numerical, error, tolerance)
     with np.errstate(invalid="ignore"):
         finite = np.isfinite(theoretical - numerical)
         size = np.where(finite, np.maximum(np.abs(theoretical), np.abs(numerical)), 0.0)
         largest = verdict.largest_by_column(theoretical, numerical)
-        excess = np.abs(theoretical - numerical) + (8e-15 + 64 * verdict.UNIT) * size
+        excess = np.abs(theoretical - numerical) + (8 * error + 64 * verdict.UNIT) * size
         allow = tolerance.rtol * size + tolerance.negligible * largest + tolerance.atol
         clear = ~finite | (np.abs(excess - allow) > 1e-14 * (excess + allow))
     expected = np.where(finite & (excess <= allow), Status.PASS, Status.NOISE)
     assert (status == expected)[clear].all()
+
+
+@pytest.mark.parametrize("tolerance", [Tolerance(0.0, 0.0, 0.0), Tolerance(), Tolerance(1e-3, 1e-6)], ids=str)
+def test_nothing_passes_or_fails_within_eight_times_the_error_of_the_numerical_side(tolerance: Tolerance) -> None:
+    """Differences of all sizes around the allowance and the error; what lies between them stays open."""
+    rng, shape = np.random.default_rng(4), (60, 40)
+    numerical = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)
+    error = np.abs(numerical) * 10.0 ** rng.integers(-12, -2, shape)
+    largest = np.max(np.abs(numerical), axis=0)
+    gap = rng.choice([-1.0, 1.0], shape) * 1.5 * np.exp2(rng.integers(-3, 8, shape))
+    theoretical = numerical + gap * np.where(rng.random(shape) < 0.5, error, verdict.allowance(1.0, largest, tolerance))
+    rounding = error * rng.choice([0.2, 1.0], shape)
+    status = verdict.judge(theoretical, Estimate(numerical, error, rounding), largest, np.zeros(shape), tolerance)
+    for t, d, e, r, most, found in zip(*map(np.ravel, (theoretical, numerical, error, rounding)),
+                                       np.tile(largest, len(status)), status.ravel(), strict=True):  # fmt: skip
+        size = max(abs(t), abs(d))
+        allowed = tolerance.rtol * size + tolerance.negligible * most + tolerance.atol
+        unknown = 8 * e + 64 * verdict.UNIT * size
+        if abs(abs(t - d) - allowed) > unknown * (1 + 1e-9):
+            assert found == (Status.FAIL if abs(t - d) > allowed else Status.PASS)
+        elif abs(abs(t - d) - allowed) < unknown * (1 - 1e-9):
+            assert found == (Status.CURVATURE if e > 2 * r else Status.NOISE)
+
+
+@pytest.mark.parametrize(
+    ("theoretical", "numerical", "error", "floor", "reach", "status"),
+    [
+        (0.0, 1e-12, 1e-9, 1e-10, INF, Status.PASS),  # rounding hides it from zero
+        (0.0, 1e-12, 1e-9, 1e-10, 1e-8, Status.PASS),
+        (0.0, 1e-12, 1e-9, 1e-10, 1e-10, Status.NOISE),  # a zero with a larger error tells nothing
+        (0.0, 1e-9, 1e-9, 1e-10, INF, Status.NOISE),
+        (1e-300, 3e-300, 1e-310, 0.0, INF, Status.UNDERFLOW),  # either side may have lost digits: no failure
+        (1e-200, 3e-200, 1e-210, 0.0, INF, Status.FAIL),
+        (NAN, 1.0, 1e-9, 0.0, INF, Status.FAIL),
+        (INF, 1.0, 1e-9, 0.0, INF, Status.FAIL),
+        (1.0, NAN, NAN, 0.0, INF, Status.DOMAIN),
+        (NAN, NAN, NAN, 0.0, INF, Status.DOMAIN),
+    ],
+)
+def test_what_is_nearly_zero_or_not_finite_has_a_verdict_of_its_own(
+    theoretical: float, numerical: float, error: float, floor: float, reach: float, status: Status
+) -> None:
+    t, d, e, low = (np.array([[each]]) for each in (theoretical, numerical, error, floor))
+    assert verdict.judge(t, Estimate(d, e, e), np.zeros(1), low, Tolerance(0.0, 0.0, 0.0), reach) == [[status]]
+
+
+@pytest.mark.parametrize(
+    ("right", "beyond", "passed", "status", "are_apart"),
+    [
+        (1.0 + 1e-7, 5e-8, True, Status.PASS, False),  # no further apart than both errors: no kink
+        (1.0 + 1e-7, 5e-8, False, Status.NOISE, False),
+        (1.0 + 4e-7, 2e-7, False, Status.KINK_OK, True),
+        (1.0 + 4e-7, -2e-7, False, Status.NONDERIVATIVE, True),
+        (1.0 + 4e-7, -2e-7, True, Status.NONDERIVATIVE, True),  # right by another estimate, but no slope of either side
+    ],
+)
+def test_slopes_of_both_sides_are_two_only_beyond_their_errors(
+    right: float, beyond: float, passed: bool, status: Status, are_apart: bool
+) -> None:
+    """The left slope is 1; `beyond` it, towards the right one, lies the entry; each may be off by 8e-8."""
+    error = np.full((1, 1), 1e-8)
+    left, other = (Estimate(np.array([[slope]]), error, error) for slope in (1.0, right))
+    ground, none = verdict.ground_of(left.value, other.value), Tolerance(0.0, 0.0, 0.0)
+    t, by_another = np.array([[1.0 + beyond]]), np.array([[passed]])
+    found, apart = verdict.judge_between(t, left, other, ground, np.zeros((1, 1)), none, by_another)
+    assert (found.item(), apart.item()) == (status, are_apart)
+
+
+@pytest.mark.parametrize(
+    ("theoretical", "numerical", "sizes", "said"),
+    [
+        (0.0, 1.0, (), "missing"),
+        (1.0, 0.0, (), "spurious"),
+        (1.0, -1.0, (), "sign"),
+        (1.0, -1.01, (), ""),
+        (-2.0, 1.0, (), ""),
+        (2.0, 1.0, (), "x 2"),
+        (1.0, 2.0, (), "x 0.5"),
+        (1.0, 2.01, (), ""),
+        (3.0, 1.0, (), ""),
+        (3.0, 1.0, (3,), "x 3"),
+        (1.0, 3.0, (3,), "x 0.333"),
+        (NAN, 1.0, (), "not finite"),
+    ],
+)
+def test_the_way_in_which_an_entry_is_wrong_has_a_name(
+    theoretical: float, numerical: float, sizes: tuple[int, ...], said: str
+) -> None:
+    assert verdict.pattern(theoretical, numerical, sizes) == said
 
 
 def test_weighted_differences_add_up() -> None:
@@ -91,9 +184,6 @@ def test_weighted_differences_add_up() -> None:
     v, u = np.arange(300.0), np.linspace(0, 1, 1000)
     expected = v @ np.abs(comparison.theoretical - comparison.numerical) @ u
     np.testing.assert_allclose(verdict.apart(comparison, v, u), expected)
-
-
-NAN, INF = np.nan, np.inf
 
 
 @pytest.mark.parametrize(
