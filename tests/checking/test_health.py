@@ -241,7 +241,16 @@ def test_a_softmax_of_single_numbers_is_zero_everywhere_and_not_dead():
     )  # fmt: skip
     tested = model(*nodes, x=(2, WIDTH), constants={"q": MIXING[0], "v": MIXING[1][:1]})
     record = check(tested)
-    assert (record.gradient["norm"], record.gradient["health"].shows) == (0, ("vanishing",))
+    found = record.gradient["health"]
+    assert (record.gradient["norm"], found.shows, found.ratio) == (0, ("vanishing",), None)
+
+
+def test_a_bounded_function_at_y_is_no_layer_where_few_have_weights():
+    """A loss may undo it, as that of a logit does with its sigmoid, whatever the slope is there."""
+    nodes = ("Tanh", "x", "a"), ("Tanh", "a", "b"), ("Add", "b far", "c"), ("Sigmoid", "c", "y")
+    near, far = (health(model(*nodes, constants={"far": bias})) for bias in (0.0, 12.0))
+    assert (near.shows, far.shows) == ((), ())
+    assert far.ratio == pytest.approx(near.ratio, rel=0.1)
 
 
 def test_the_node_at_which_a_gradient_becomes_zero_is_named():
@@ -290,6 +299,8 @@ UNITS: dict[str, tuple[gc.Model, tuple[int, int, int]]] = {
         model(("Add", "x b", "h"), ("Relu", "h", "y"), constants={"b": BIASES}), (4, 2, 0)),
     "the larger of x and 0": (
         model(("Add", "x b", "h"), ("Max", "h zero", "y"), x=(32, 4), constants={"b": BIASES, "zero": 0.0}), (4, 2, 0)),
+    "the larger of x and 1": (
+        model(("Add", "x b", "h"), ("Max", "h one", "y"), x=(32, 4), constants={"b": BIASES, "one": 1.0}), (0, 0, 0)),
     "Clip at 0 and 6": (
         model(("Add", "x b", "h"), ("Clip", "h low high", "y"), x=(32, 4),
               constants={"b": BIASES, "low": 0.0, "high": 6.0}), (4, 2, 1)),
@@ -406,6 +417,14 @@ def test_very_many_layers_are_cut_to_the_most_telling():
     nodes = [("Sin", f"h{i}" if i else "x", f"h{i + 1}") for i in range(KEPT + 50)]
     found = health(model(*nodes, ("Relu", f"h{KEPT + 50}", "y")), mode="directional")
     assert (len(found.layers), found.depth) == (KEPT, KEPT + 51)
+
+
+def test_layers_with_units_that_do_not_learn_and_layers_with_weights_are_the_most_telling():
+    nodes = [("Sin", f"h{i}" if i else "x", f"h{i + 1}") for i in range(KEPT + 50)]
+    ends = ("MatMul", f"h{KEPT + 50} w", "m"), ("Add", "m b", "n"), ("Relu", "n", "y")
+    constants = {"w": EYE, "b": BIASES}
+    found = health(model(*nodes, *ends, x=(32, 4), constants=constants), mode="directional")
+    assert [each.spot.op for each in found.layers] == ["Sin"] * (KEPT - 2) + ["MatMul", "Relu"]
 
 
 def test_nodes_of_a_loop_are_one_layer_each_however_often_they_run():

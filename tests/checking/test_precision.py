@@ -74,6 +74,21 @@ def test_what_float32_cannot_hold_is_no_failure_but_imprecise(name: str):
     assert record.gradient["health"].shows[-1:] == ("precision",)
 
 
+@pytest.mark.parametrize(
+    ("found", "lost"),
+    [
+        ({"entries": 3, "worst": 0.9}, True),
+        ({"entries": 3, "worst": 1.0}, False),
+        ({"entries": 0, "worst": 0.0}, False),  # of a gradient that is zero nothing can be lost
+        ({"entries": 0, "worst": 3.0, "nonfinite": 1}, True),  # but it may be infinity times zero in the narrow dtype
+        ({"entries": 3, "worst": 0.0, "nonfinite": 1, "note": "rounding decides on the shape of 'y'"}, False),
+    ],
+    ids=str,
+)
+def test_less_than_a_digit_or_no_number_at_all_is_lost(found: dict[str, Any], lost: bool):
+    assert Precision("float16", 3.3, **found).lost == lost
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_in_float64_alone_there_is_nothing_to_say_of_it(name: str):
     record = check(HOSTILE[name], [0.9, 0.95, 1.0, 1.05])
