@@ -572,6 +572,18 @@ def test_a_bug_of_gradcheck_is_a_reason_to_try_again(zoo: Command):
     assert jobs("run") == ["models/mlp.onnx"] * 2
 
 
+def test_a_waiver_that_has_ended_is_a_reason_to_try_again(zoo: Command, folder: Path):
+    (folder / "list.gradcheck.yaml").write_text(
+        "gradcheck: 1\nmodels: [{path: models/lfs.onnx, expect: {status: error, until: 2999-12-31}}]\n"
+    )
+    ask = "list.gradcheck.yaml", "--run", "run"
+    assert (zoo(*ask).code, zoo(*ask).code, jobs("run")) == (0, 0, ["models/lfs.onnx"])
+    store = Path("run/results.jsonl")
+    store.write_text(store.read_text().replace("2999-12-31", "2020-12-31"))
+    zoo(*ask)
+    assert jobs("run") == ["models/lfs.onnx"] * 2
+
+
 def test_names_move_no_cursor_and_lines_keep_their_width(zoo: Command, folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
     hostile = folder / "models" / "a\n\x1b[2J\x07\u202e" / ("b" * 200)

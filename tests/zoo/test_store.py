@@ -105,6 +105,18 @@ def test_a_damaged_line_costs_its_own_job_alone(tmp_path: Path, damage: bytes):
     assert (set(jobs), damaged) == ({"models/0.onnx", "models/2.onnx"}, 1)
 
 
+@pytest.mark.parametrize("other", [("other", "key-0", 2), ("models/0.onnx", "other", 2), ("models/0.onnx", "key-0", 3)])
+def test_records_of_several_attempts_make_no_finished_job(tmp_path: Path, other: tuple[str, str, int]):
+    """The first half of an attempt and the second half of another, which is of another job, key or number of records."""
+    name, key, count = other
+    with Store(tmp_path) as store:
+        store.append(*job(0, 2))
+        store.append(name, key, job(0, count)[2])
+    lines = (tmp_path / RECORDS).read_bytes().splitlines(keepends=True)
+    (tmp_path / RECORDS).write_bytes(b"".join([lines[0], *lines[3:]]))
+    assert finished(tmp_path) == ({}, 0)
+
+
 def test_of_two_attempts_at_a_job_the_last_counts(tmp_path: Path):
     name, _, records = job(0)
     with Store(tmp_path) as store:
