@@ -206,6 +206,13 @@ def plural(number: float, one: str, many: str = "") -> str:
     return many or (one[:-1] + "ies" if _IES.search(one) else one + ("es" if one.endswith(_ES) else "s"))
 
 
+def listed(words: Iterable[object], most: int = 5) -> str:
+    """Words one after another, the first of many and the number of the others: a, b and 3 more."""
+    every = [*map(str, words)]
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The sentence " Did you mean 'x'?" for the known name nearest to `name`, or nothing."""
     import difflib  # seldom needed

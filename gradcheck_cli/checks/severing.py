@@ -11,7 +11,7 @@ from msgspec import structs
 from gradcheck_cli.autodiff.reach import Flow, any_edge, live, straight
 from gradcheck_cli.autodiff.severed import Severance, in_part, last_with_gradient
 from gradcheck_cli.checks.claims.claim import Gradients
-from gradcheck_cli.errors import shown
+from gradcheck_cli.errors import listed, shown
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.targets import differentiable_constants, is_float, not_chosen
@@ -149,5 +149,4 @@ def advice(found: Severed, x: str, y: str, severance: Severance) -> tuple[str, .
 
 def _listed(spots: Sequence[Spot]) -> str:
     """Nodes as text: "node 2 Round 'q', node 5 ArgMax 'i' and 3 more"."""
-    more = f" and {len(spots) - _SHOWN} more" if len(spots) > _SHOWN else ""
-    return ", ".join(map(str, spots[:_SHOWN])) + more
+    return listed(spots, _SHOWN)

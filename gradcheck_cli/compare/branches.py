@@ -13,8 +13,8 @@ from typing import TypeAlias
 import numpy as np
 
 from gradcheck_cli.autodiff.tape import Step, Tape
-from gradcheck_cli.compare.kinks import listed
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.errors import listed
 from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.op import Sides
 from gradcheck_cli.op.batching import shape_only

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gradcheck_cli.compare.ladder import Numeric, among
 from gradcheck_cli.engine.chunks import Budget, Decisions, any_of
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.errors import counted
+from gradcheck_cli.errors import counted, listed
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.directions import Directions, flat_stack
 from gradcheck_cli.jacobian.jacobian import by_differences, crossed_by, each_beside
@@ -230,12 +230,6 @@ def _by_node(program: Program, by_step: Mapping[int, Array]) -> list[tuple[str, 
     for node, rows in found.items():
         together.setdefault(rows.tobytes(), []).append(node)
     return [(listed(nodes), found[nodes[0]]) for nodes in together.values()]
-
-
-def listed(nodes: list[str]) -> str:
-    """Node 0 Relu 'a', node 2 Relu 'b' and 3 more."""
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return ", ".join(nodes[:_NAMED]) + more
 
 
 def _at_a_tie(nodes: str, rows: Array, comparison: Comparison) -> Iterator[str]:

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.compare.counts import PairResult
-from gradcheck_cli.compare.kinks import TIE, decides, kink_notes, listed
+from gradcheck_cli.compare.kinks import TIE, decides, kink_notes
 from gradcheck_cli.compare.ladder import PairJob
 from gradcheck_cli.engine.chunks import Budget, any_of, in_chunks
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
-from gradcheck_cli.errors import counted
+from gradcheck_cli.errors import counted, listed
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, gaussian, reals, shaped
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, forward_noise

@@ -6,9 +6,9 @@ The words that say on one line what became of a check, for every format, are her
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from gradcheck_cli.errors import counted, plural
+from gradcheck_cli.errors import counted, listed, plural
 from gradcheck_cli.report.health import gate_text
 from gradcheck_cli.report.text import (
     Style,
@@ -190,7 +190,7 @@ def said_of(check: Check) -> tuple[str, str, str]:
         copied = f"(copy of {name(check.copy_of)})" if check.copy_of else ""
         return word, color, " ".join(filter(None, ("zero everywhere" if check.zero_everywhere else "", open_, copied)))
     others = check.severed.others if check.severed is not None else ()
-    beside = f"({name(check.x)} has one from: {listed(others)})" if others else ""
+    beside = f"({name(check.x)} has one from: {listed(map(name, others), 3)})" if others else ""
     return word, color if check.gates else "yellow", beside
 
 
@@ -211,11 +211,6 @@ def not_judged(check: Check) -> str:
         every = check.entries.get("checked", 0) + left
         parts.append(f"{open_:,} of {every:,} not judged" + (f": {told}" if told else ""))
     return f" ({'; '.join(parts)})" if parts else ""
-
-
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """Names one after another, the first few of many."""
-    return ", ".join(map(name, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def given_by(check: Check) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gradcheck_cli.errors import clean, counted, plural
+from gradcheck_cli.errors import clean, counted, listed, plural
 from gradcheck_cli.report.concise import CODE, WORD, as_expected
 from gradcheck_cli.report.health import health_lines
 from gradcheck_cli.report.text import Style, cut, linked, name, opened, percent, short, wrapped
@@ -82,8 +82,7 @@ def _claims(checks: Sequence[Check], style: Style) -> Iterator[str]:
         how = f"gradient of y: {name(seed)}" if seed else f"whole Jacobians, {name(claim.get('layout', ''))}"
         groups.setdefault((claim["kind"], how), []).append(name(claim["by"]))
     for (kind, how), names in groups.items():
-        more = f" and {len(names) - _GIVEN} more" if len(names) > _GIVEN else ""
-        text = f"by {plural(len(names), kind)} {', '.join(names[:_GIVEN])}{more}; {how}"
+        text = f"by {plural(len(names), kind)} {listed(names, _GIVEN)}; {how}"
         yield from wrapped(text, style.width, "  given      ", _SPACE)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from gradcheck_cli.errors import UsageError, shown
+from gradcheck_cli.errors import UsageError, listed, shown
 from gradcheck_cli.export.parameters import lifted, opened, reading
 from gradcheck_cli.export.size_formulas import NUMBERS
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType, is_inexact
@@ -168,7 +168,7 @@ def _content(value: Array) -> tuple[object, ...]:
 
 def named(names: Sequence[str], most: int = 4) -> str:
     """Some tensors by name, the first ones if there are many."""
-    return ", ".join(map(shown, names[:most])) + (f" and {len(names) - most} more" if names[most:] else "")
+    return listed(map(shown, names), most)
 
 
 def _require_needed(graph: Graph, ys: Sequence[str], globs: Sequence[str]) -> None:

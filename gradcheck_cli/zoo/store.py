@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from gradcheck_cli.errors import VERSION, UsageError, counted, did_you_mean, plural, shown
+from gradcheck_cli.errors import VERSION, UsageError, counted, did_you_mean, listed, plural, shown
 from gradcheck_cli.formats.untrusted import content, opened, own_folder
 from gradcheck_cli.results import texts_in
 from gradcheck_cli.results.measures import Severed, Spot
@@ -31,7 +31,6 @@ RECORDS, SCHEMA = "results.jsonl", "gradcheck.zoo/1"
 ABOUT, LOCK = "run.json", "lock"
 _KINDS = {"sources": list, "options": dict, "folder": str, "shard": str, "jobs": list, "version": str, "created": str}
 _ADDED = {"fail_on": list, "shards": list}  # which earlier versions do not write
-_NAMED = 5  # shards that are named
 _LARGEST = 1 << 30  # bytes of `run.json`
 _ATTEMPTS, _PAUSE = 5, 0.1  # `holder` takes the lock of a run for a moment
 _START = '{"zoo": '  # of every line: its head, which a summary reads without the rest, comes first
@@ -59,8 +58,7 @@ class About:
         left, missing = len(self.jobs) - done, self._missing()
         parts = [f"{left} of {counted(len(self.jobs), 'model')} {plural(left, 'was', 'were')} not run"] if left else []
         if missing:
-            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-            parts += [f"{plural(len(missing), 'shard')} {', '.join(missing[:_NAMED])}{more} not merged"]
+            parts += [f"{plural(len(missing), 'shard')} {listed(missing)} not merged"]
         return "; ".join(parts)
 
     def _missing(self) -> list[str]:

@@ -181,7 +181,10 @@ def test_a_copy_that_is_not_finite_at_its_own_weights_does_not_pass() -> None:
     saved(a=net(9))
     before = len(lines())
     assert zoo() == 3
-    assert sorted(json.loads(each)["zoo"]["job"][4] for each in lines()[before:]) == ["a", "c"]  # b is a check of its own
+    assert sorted(json.loads(each)["zoo"]["job"][4] for each in lines()[before:]) == [
+        "a",
+        "c",
+    ]  # b is a check of its own
 
 
 def test_options_that_name_tensors_make_names_count() -> None:

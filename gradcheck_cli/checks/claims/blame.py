@@ -25,6 +25,7 @@ from gradcheck_cli.autodiff.tape import Tape, Unit
 from gradcheck_cli.checks.claims.claim import gradient_names, layouts
 from gradcheck_cli.checks.diagnose import diagnosis as faults
 from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.errors import listed
 from gradcheck_cli.graph import Array, Graph, Node, computing, describe
 from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op.batching import elementwise
@@ -62,7 +63,7 @@ def blame(
         return None
     block, operand = some[0]
     what, node, others = _words(found, block, operand, theirs, graph), block.node, [each.where for each, _ in some[1:]]
-    also = f"; nothing that was given tells it from {_listed(others)}" if others else ""
+    also = f"; nothing that was given tells it from {listed(others, _SHOWN)}" if others else ""
     return Suspect(
         block.index, node.op, node.name, node.outputs, node.inputs, at=operand, index=_worst(found, operand),
         diagnosis=f"{what}{also}",
@@ -132,7 +133,7 @@ def _words(found: ClaimEvidence, block: Block, operand: str, theirs: Graph | Non
     numbers = faults.numbers_of(block.node.attrs, shapes)
     clause = faults.diagnosis(faults.Evidence(given.T, right.T, shape, numbers)) or "is not what it should be"
     nodes = [] if theirs is None else _nodes(found, operand, theirs, graph)
-    return f"the gradient by {operand} {clause}{f'; it is computed by {_listed(nodes)}' if nodes else ''}"
+    return f"the gradient by {operand} {clause}{f'; it is computed by {listed(nodes, _SHOWN)}' if nodes else ''}"
 
 
 def _nodes(found: ClaimEvidence, operand: str, theirs: Graph, graph: Graph) -> list[str]:
@@ -141,11 +142,6 @@ def _nodes(found: ClaimEvidence, operand: str, theirs: Graph, graph: Graph) -> l
     fine = {name for n in found.right for name in gradient_names(n)}
     taken = computing(theirs.nodes, gradient_names(operand), fine | forward)[0]
     return [describe(i, theirs.nodes[i]) for i in taken]
-
-
-def _listed(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-    return ", ".join(nodes[:_SHOWN]) + more
 
 
 @dataclass(slots=True)

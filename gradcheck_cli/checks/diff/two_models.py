@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -40,7 +40,7 @@ from gradcheck_cli.checks.diff.model_runs import (
 from gradcheck_cli.checks.procedure import Listener
 from gradcheck_cli.checks.severing import CODE, cut_off, sentence, severance_of
 from gradcheck_cli.compare.counts import KEPT, Counts, PairResult
-from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, shown
+from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, listed, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import describe, is_inexact
 from gradcheck_cli.graph.memory import exhausted
@@ -60,7 +60,6 @@ OUTPUTS, GRADIENTS = "GC110", "GC111"
 _BESIDE = 2  # points close to one with a difference, which may be a tie
 _NEAR = 1e-3  # their distance, relative to the largest entry
 _LOOKS = 8  # differences that get a suspect
-_NAMED = 5  # tensors that a note names
 
 
 def compare(
@@ -320,13 +319,14 @@ class ModelDiff:
         """Notes on what is not compared, a line each."""
         graph, settings = self.a.graph, self.settings
         if self.left:
-            yield f"not compared, since {self.names[1]} has no single parameter of the same values: {_listed(self.left)}"
+            left = listed(map(repr, self.left))
+            yield f"not compared, since {self.names[1]} has no single parameter of the same values: {left}"
         if not (settings.x or settings.params or settings.param or any(n in graph.constants for n in self.xs)):
             trained = [name for name in weights(graph, [*self.ys], ops=self.ops) if name not in self.xs]
             if trained:
-                yield f"not compared without --params: gradients by {_listed(trained)}"
+                yield f"not compared without --params: gradients by {listed(map(repr, trained))}"
         if whole := [y for y in self.ys if y in graph.tensors and not is_float(graph, y, unknown=True)]:
-            yield f"no gradient, since they hold no floats: {_listed(whole)}"
+            yield f"no gradient, since they hold no floats: {listed(map(repr, whole))}"
 
     def _plain(
         self, name: str, reproduce: str, dims: Mapping[str, int], notes: tuple[str, ...], seconds: float
@@ -337,12 +337,6 @@ class ModelDiff:
             dtype=self.settings.dtype, seed=self.settings.seed, points=self.settings.points, dims=dims, notes=notes,
             reproduce=reproduce, duration_s=seconds, peak_rss_mb=peak_rss_mb(), versions=versions(),
         )  # fmt: skip
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(map(repr, names[:_NAMED])) + more
 
 
 def _is_float(value: Any) -> bool:
