@@ -81,7 +81,7 @@ def _measured(program: Program, moves: Moves, budget: Budget, weights: Array | N
         return cleared if weights is None else cleared @ weights.T
 
     if not program.analytic:
-        found = _by_differences(program, moves, budget)
+        found = _by_differences(program, moves)
         size = None if weights is None else np.abs(weights)
         return wanted(found.value, weights), 8 * wanted(found.error, size)
     exact = wanted(_along(program, moves, budget)[0], weights)
@@ -89,7 +89,7 @@ def _measured(program: Program, moves: Moves, budget: Budget, weights: Array | N
     return exact, _SAFETY * np.fmax.reduce([np.abs(each - exact) for each in moved])
 
 
-def _by_differences(program: Program, moves: Moves, budget: Budget) -> Estimate:
+def _by_differences(program: Program, moves: Moves) -> Estimate:
     """The same by differences of steps at which no decision changes."""
     values, count = program.tape.values, len(next(iter(moves.values())))
     typical = rms(np.concatenate([scales(flat(values[n])) for n in program.probes])) or 1.0

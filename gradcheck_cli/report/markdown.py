@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gradcheck_cli.errors import counted
 from gradcheck_cli.report.concise import CODE, WORD, errors_said, outcome, said_of, share_compared, subject, totals
@@ -111,9 +111,9 @@ def _text(text: str) -> str:
 LARGEST = 1 << 20  # bytes of a step's summary: a larger one is not shown at all
 
 
-def job_summary(environment: Mapping[str, str] = os.environ) -> str:
+def job_summary() -> str:
     """The file to which a step adds its summary; empty where nothing runs one."""
-    return environment.get("GITHUB_STEP_SUMMARY", "")
+    return os.environ.get("GITHUB_STEP_SUMMARY", "")
 
 
 def add_summary(path: str, report: Report, style: Style) -> None:

@@ -265,7 +265,6 @@ def finished(folder: Path) -> tuple[dict[str, tuple[Line, ...]], int]:
             group = []
         group = [*group, line] if line is not None and line.part == len(group) + 1 else []
         if group and group[-1].part == group[-1].of:
-            jobs.pop(group[-1].job, None)  # so that the last attempt comes last
             jobs[group[-1].job] = tuple(group)
     return jobs, damaged
 

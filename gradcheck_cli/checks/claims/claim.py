@@ -11,7 +11,7 @@ computed with, and of the dtype it is written in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -121,7 +121,7 @@ def _given(source: Source, settings: Settings) -> AskedClaims:
     )
     for name in (*settings.grad, *named):
         _require(graph, name, source.uri)
-    return _with_others(source, settings, ys, claims)
+    return _with_others(settings, ys, claims)
 
 
 def _beside(source: Source, settings: Settings, other: Source) -> AskedClaims:
@@ -149,7 +149,7 @@ def _beside(source: Source, settings: Settings, other: Source) -> AskedClaims:
     claims = (Claim(x, ys, Beside(other, by) if isinstance(by, str) else by, seeds) for x, by in found.items())
     taken = [f"{n} for that by {x}" for x, n in by_shape.items()]
     notes = (f"by their shapes: {_listed(taken)}; --grad X=TENSOR says which",) if taken else ()
-    return _with_others(source, settings, ys, tuple(claims), notes)
+    return _with_others(settings, ys, tuple(claims), notes)
 
 
 def _by_shape(graph: Graph, xs: Sequence[str], theirs: Graph, outputs: Sequence[str]) -> dict[str, str]:
@@ -219,7 +219,7 @@ def _makes_sense(graph: Graph, claim: Claim, needed: Collection[str]) -> bool:
 
 
 def _with_others(
-    source: Source, settings: Settings, ys: tuple[str, ...], claims: tuple[Claim, ...], notes: tuple[str, ...] = ()
+    settings: Settings, ys: tuple[str, ...], claims: tuple[Claim, ...], notes: tuple[str, ...] = ()
 ) -> AskedClaims:
     """The claims, and those xs that were asked for and have none."""
     claimed = {claim.x for claim in claims}
@@ -255,10 +255,9 @@ def _listed(names: Collection[str], most: int = 8) -> str:
     return ", ".join(several[:most]) + (f", ... {len(several) - most} more" if len(several) > most else "") or "none"
 
 
-def gradient_names(x: str, ys: Iterable[str] = ()) -> Iterator[str]:
-    """Names that tools give to the gradient by x, those that also name a y first."""
-    yield from (pattern.format(x=x, y=y) for y in ys for pattern in _OF_BOTH)
-    yield from (pattern.format(x=x) for pattern in _OF_X)
+def gradient_names(x: str) -> Iterator[str]:
+    """Names that tools give to the gradient by x, whatever y is."""
+    return (pattern.format(x=x) for pattern in _OF_X)
 
 
 class Gradients:

@@ -116,19 +116,20 @@ class FinishedJobs:
     baseline: Baseline
     shard: bool = False
     lines: dict[str, tuple[Line, ...]] = field(init=False)
+    damaged: int = field(init=False)  # lines that are left out
     unfinished: str = ""  # in words, the jobs of a run that have no records
 
     def __post_init__(self) -> None:
-        there, _ = finished(self.folder)
+        there, self.damaged = finished(self.folder)
         self.lines = {job: there[job] for job in (sorted(there) if self.jobs is None else self.jobs) if job in there}
 
     @classmethod
     def of_run(cls, folder: Path, baseline: Baseline) -> FinishedJobs:
         """All finished jobs of a run, in its order; damaged lines of the run are noted."""
-        about, damaged = read_about(folder), finished(folder)[1]
-        if damaged:
-            note(f"{folder / RECORDS}: {counted(damaged, 'damaged line')} left out, to be checked again")
+        about = read_about(folder)
         found = cls(folder, about.jobs, baseline, bool(about.shard))
+        if found.damaged:
+            note(f"{folder / RECORDS}: {counted(found.damaged, 'damaged line')} left out, to be checked again")
         found.unfinished = about.lacks(len(found.lines))
         return found
 

@@ -82,7 +82,7 @@ def read_initializations(
     found: dict[str, dict[str, Initialization]] = {name: {} for name in sources}
     for group, written in groups.items():
         with spot.document.collecting():
-            _check_group(group, written, sources, spot / group, values)
+            _check_group(written, sources, spot / group, values)
             for name, source in sources.items():
                 arrays = _group_values(group, written, source, spot / group, values)
                 if arrays:
@@ -143,9 +143,7 @@ def _as(kind: str | None, value: Any) -> Any:
     return float(value) if kind == "FLOAT" and isinstance(value, int) else value
 
 
-def _check_group(
-    group: str, written: Mapping[str, Any], sources: Mapping[str, Source], spot: DocumentPath, values: Values
-) -> None:
+def _check_group(written: Mapping[str, Any], sources: Mapping[str, Source], spot: DocumentPath, values: Values) -> None:
     known = {name for source in sources.values() for name in parameters(source)}
     for name in written:
         if name != "from" and name not in known:
