@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gradcheck_cli.cli.baseline import Baseline, Known, Manner, key_of, with_waiver
+from gradcheck_cli.results.record import Check, ModelInfo, Suspect
 from tests.cli.conftest import WRONG, Command
 
 SPEC = "wrong.gradcheck.yaml"
@@ -87,6 +92,77 @@ def test_a_failure_that_is_known_is_another_where_it_fails_otherwise(
     assert gradcheck("zoo", spec.name, "--run", "run", "--baseline", "before.json", "--report", "zoo.json").code == code
     assert gradcheck("report", "zoo.json", "--gate").code == code
     assert gradcheck("zoo", "report", "run", "--baseline", "before.json").code == code
+
+
+FAILED: dict[str, Any] = {"status": "fail", "code": "GC101", "needed": {"rtol": 1e-3}}
+
+
+def record(status: str = "pass", failed: int = 0, **more: Any) -> Check:
+    entries = {"total": 40, "checked": 40, "failed": failed, "inconclusive": 0}
+    return Check("n", "n", status, more.pop("code", ""), ModelInfo("m.onnx"), "x", "y", entries=entries, **more)
+
+
+def after(before: Check) -> Baseline:
+    """The baseline of a run with one record."""
+    return Baseline("before.json", {key_of(before): Known.of(before)})
+
+
+@pytest.mark.parametrize(
+    ("now", "waived"),
+    [
+        (record(**FAILED, failed=3), True),
+        (record(**FAILED, failed=30), True),
+        (record(**FAILED, failed=31), False),  # more than ten times as many entries
+        (record(**{**FAILED, "needed": {"rtol": 1e-2}}, failed=3), True),
+        (record(**{**FAILED, "needed": {"rtol": 1.1e-2}}, failed=3), False),  # more than ten times as wrong
+        (record(**{**FAILED, "code": "GC102"}, failed=3), False),
+        (record("inconclusive", code="GC303"), False),
+    ],
+)
+def test_a_known_failure_that_spreads_or_grows_is_another(now: Check, waived: bool) -> None:
+    [judged] = after(record(**FAILED, failed=3)).waived((now,))
+    assert (judged.status == "waived") == waived
+
+
+def test_the_operator_of_a_failure_is_that_of_the_node() -> None:
+    """A composed one is wrong in a part of it that another version may be made without."""
+    parts = [Suspect(1, op, "", ("y",), part_of="Gelu") for op in ("Erf", "Tanh")]
+    assert {Manner.of(record(**FAILED, failed=1, suspect=part)).operator for part in parts} == {"Gelu"}
+    alone = Suspect(1, "Erf", "", ("y",))
+    assert Manner.of(record(**FAILED, failed=1, suspect=alone)).operator == "Erf"
+
+
+def test_a_waived_forward_run_says_nothing_of_how_the_gradient_came_out() -> None:
+    differs: dict[str, Any] = {"gates": ("forward",), "forward": {"agrees": False}}
+    before = after(record(**differs)).judged(record("inconclusive", code="GC303", **differs))
+    assert (before.status, before.gates, before.waiver and before.waiver["forward"]) == ("inconclusive", (), "differs")
+    assert Known.of(before)[:2] == (("inconclusive", "GC303", ()), True)
+
+
+@pytest.mark.parametrize(("agrees", "repaired"), [(True, ["n"]), (False, []), (None, [])])
+def test_a_forward_run_that_was_not_made_is_not_repaired(agrees: bool | None, repaired: list[str]) -> None:
+    differs: dict[str, Any] = {"gates": ("forward",), "forward": {"agrees": False}}
+    baseline = after(record(**differs))
+    baseline.waived((record(forward={"agrees": agrees}, gates=("forward",) * (agrees is False)),))
+    assert baseline.repaired == repaired
+
+
+LAST = datetime.date(2027, 3, 31)
+EXPECTED = {"status": "fail", "until": LAST}
+
+
+@pytest.mark.parametrize(("day", "status"), [(0, "waived"), (1, "fail")])
+def test_a_waiver_holds_on_its_last_day(day: int, status: str) -> None:
+    [judged] = with_waiver((record(**FAILED),), EXPECTED, LAST + datetime.timedelta(day))
+    assert (judged.status, bool(judged.waiver and judged.waiver.get("ended"))) == (status, day == 1)
+
+
+@pytest.mark.parametrize(("agrees", "code"), [(True, "GC203"), (None, "")])
+def test_an_expected_difference_is_over_only_where_the_forward_run_was_made(agrees: bool | None, code: str) -> None:
+    check = record(forward={"agrees": agrees})
+    assert [each.code for each in with_waiver((check,), {"forward": "differs"}, LAST)] == [code]
+    other = replace(check, x="other", gates=("forward",), forward={"agrees": False})
+    assert [each.code for each in with_waiver((check, other), {"forward": "differs"}, LAST)] == ["", ""]
 
 
 def test_what_passes_now_is_noted(gradcheck: Command, baseline: str) -> None:
