@@ -188,6 +188,12 @@ LAST = """m (float[T,3] x) => (float[3] y) {
     y = Loop (less, yes, first) <body = b (int64 i, bool c, float[3] h) => (bool go, float[3] next) {
       go = Identity (c)  j = Add (i, one)  row = Gather (x, j)  a = Add (h, row)  next = Tanh (a) }>
 }"""
+EVERY = """m (float[T,3] x) => (float[3] y) <float[3] first = {0, 0, 0}> {
+    yes = Constant <value = bool {1}> ()  zero = Constant <value = int64 {0}> ()  sizes = Shape (x)
+    rows = Gather (sizes, zero)
+    y = Loop (rows, yes, first) <body = b (int64 i, bool c, float[3] h) => (bool go, float[3] next) {
+      go = Identity (c)  row = Gather (x, i)  a = Add (h, row)  next = Tanh (a) }>
+}"""
 
 
 class NoRows(GraphRuns):
@@ -202,11 +208,16 @@ class NoRows(GraphRuns):
         )
 
 
-@pytest.mark.parametrize(("rows", "told"), [(1, "T=1"), (0, ""), (9999, "")])
-def test_sizes_at_which_a_runtime_runs_the_model_alone_are_told(rows: int, told: str, tmp_path: Path) -> None:
-    """The model does not run without any row."""
+@pytest.mark.parametrize(
+    ("text", "rows", "told"),
+    [(LAST, 1, "T=1"), (LAST, 0, ""), (LAST, 9999, ""), (EVERY, 1, "T=1"), (EVERY, 0, "T=0"), (EVERY, 9999, "")],
+)
+def test_sizes_at_which_a_runtime_runs_the_model_alone_are_told(
+    text: str, rows: int, told: str, tmp_path: Path
+) -> None:
+    """One of the models does not run without any row."""
     pytest.importorskip("onnxruntime")
-    onnx.save(onnx.parser.parse_model(HEAD + LAST), tmp_path / "m.onnx")
+    onnx.save(onnx.parser.parse_model(HEAD + text), tmp_path / "m.onnx")
     model = gc.load(tmp_path / "m.onnx")
     [dx] = gc.gradients(model["y"], model["x"])
     assert dx is not None
@@ -241,6 +252,22 @@ def test_a_file_is_held_against_the_model_wherever_that_runs(name: str, tmp_path
     assert wrong != made
     with pytest.raises(UnsupportedError):
         [*proven(model, wrong, {}, reference(model, wrong, {}))]
+
+
+def test_a_file_is_held_against_the_model_where_dimensions_broadcast(tmp_path: Path) -> None:
+    """A file without the sums over axes along which an operand is repeated is right wherever none is."""
+    text = "m (double[A] x, double[B] y) => (double[C] z) { p = Mul (x, y)  z = Sin (p) }"
+    onnx.save(onnx.parser.parse_model(HEAD + text), tmp_path / "m.onnx")
+    model = gc.load(tmp_path / "m.onnx")
+    made = graph_of(model, [dx.name for dx in gc.gradients(model["z"], [model["x"], model["y"]]) if dx is not None], {})
+    assert [*proven(model, made, {}, reference(model, made, {}))] == []
+    nodes = [
+        replace(node, op="Identity", inputs=node.inputs[:1], attrs={}) if node.op == "ReduceSum" else node
+        for node in made.graph.nodes
+    ]
+    wrong = replace(made, graph=replace(made.graph, nodes=tuple(nodes)))
+    [told] = proven(model, wrong, {}, reference(model, wrong, {}))
+    assert told == "not right at A=1, B=4, where shapes follow otherwise than at larger sizes"
 
 
 @pytest.mark.parametrize("where", ["gradcheck_cli.export.proof.trace", "gradcheck_cli.model.Model.tape"])
