@@ -174,6 +174,14 @@ def test_rows_that_are_coupled_are_told(name: str, gradcheck: Command) -> None:
     assert ("'y' of a batch is not made of 'y' of its rows" in done.out) is not apart
 
 
+def test_rows_of_a_model_that_draws_numbers_are_not_held_against_other_draws(gradcheck: Command) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]> p (float[N,3] x) => (float[N,3] y) {
+        h = Tanh(x) r = RandomNormalLike(x) y = Mul(h, r) }"""
+    x = X[:, :3]
+    found = given(written(gradcheck, "--per-sample", text=text), x=x)
+    np.testing.assert_allclose(found["x_grad"], found["y"] / np.tanh(x) * (1 - np.tanh(x) ** 2), rtol=1e-4)
+
+
 def test_nodes_of_rows_are_counted(gradcheck: Command) -> None:
     plain, rows = (asked(gradcheck, *option).out.split(" nodes, ")[0] for option in ((), ("--per-sample",)))
     assert int(rows.split()[-1]) > int(plain.split()[-1])
