@@ -27,8 +27,6 @@ Move: TypeAlias = Callable[[str, Array], Array]  # results of an operator inside
 OutlineRule: TypeAlias = Callable[[Kernel, Operands, Mapping[str, Any]], Any]
 Groups: TypeAlias = tuple[tuple[int, ...], ...] | Literal["each"]  # of operands
 _NOTHING = bytes(64)  # what a blank shows as numbers
-
-
 _WANTED = {True: "a tuple of arrays", False: "one array"}
 
 
@@ -83,7 +81,7 @@ def watched(kernel: Kernel, many: bool | None = None) -> Kernel:
 
 def _require_arrays(results: Any, many: bool) -> None:
     """Requires numbers or texts of a kernel: of anything else the node that reads it would be told."""
-    if many != isinstance(results, tuple):
+    if not isinstance(results, tuple | list) if many else isinstance(results, tuple):
         given = f"a tuple of {len(results)}" if isinstance(results, tuple) else _kind(results)
         raise ValueError(f"its kernel gives {given}, where its operator, many={many}, has {_WANTED[many]}")
     for each in results if many else (results,):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.errors import ModelError
-from gradcheck_cli.op.batching import elementwise
+from gradcheck_cli.op.batching import elementwise, watched
 from gradcheck_cli.results.record import Check
 from tests.checking.kernels import KERNELS, Kernel, narrow, wrong
 from tests.checking.small import model, scaled, with_rule
@@ -195,6 +196,11 @@ def test_a_kernel_of_many_results_gives_a_tuple_of_arrays(results: Any, said: st
     ops = {**gc.OPS, ("", "Tanh"): gc.Op("Tanh", results, right, many=True)}
     with pytest.raises(ModelError, match=re.escape(f"{COMPUTED}its kernel gives {said}")):
         gc.check(model(("Tanh", "x", "y")), "x", "y", ops=ops)
+
+
+@pytest.mark.parametrize("several", [tuple, list])
+def test_a_kernel_may_give_many_results_as_a_tuple_or_a_list(several: Callable[[list[Any]], Any]):
+    assert len(watched(lambda x: several([x, 2 * x]), many=True)(np.ones(3))) == 2
 
 
 def test_an_interrupt_of_a_kernel_or_a_rule_stays_one():
