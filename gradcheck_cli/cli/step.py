@@ -35,6 +35,8 @@ FOLDER = click.RichOption(
 )
 @click.option("--no-decay", multiple=True, type=Text(), metavar="GLOB", shell_complete=completing("tensors"),
               help="Weights that do not decay, such as biases: '*bias'.")  # fmt: skip
+@click.option("--lr-scale", multiple=True, type=Text(), metavar="FACTOR:GLOB",
+              help="Another learning rate for some weights: '0.1:encoder*'; the last that fits counts.")  # fmt: skip
 @click.option("--trainable", multiple=True, type=Text(), metavar="GLOB", shell_complete=completing("tensors"),
               help="Train these constants; !GLOB leaves some out. Default: the weights.")  # fmt: skip
 @click.option("--lora", multiple=True, type=Text(), metavar="RANK:GLOB",

@@ -72,7 +72,7 @@ def training_step(
     trainable: str | Sequence[str] = (), lora: str | Sequence[str] = (), clip_norm: float | None = None,
     accumulate: int = 1, loss_scale: float | None = None, metrics: str | Sequence[str] = (),
     straight_through: bool = False, seed: int = 0, feeds: Mapping[Any, Any] | None = None,
-    no_decay: str | Sequence[str] = (),
+    no_decay: str | Sequence[str] = (), lr_scale: str | Sequence[str] = (),
 ) -> TrainingStep:  # fmt: skip
     """The graphs of one step of training a model.
 
@@ -97,6 +97,7 @@ def training_step(
         seed: of the first values of low-rank factors.
         feeds: values by tensor or name that the graphs hold as constants.
         no_decay: weights by name or glob that `weight_decay` leaves alone.
+        lr_scale: FACTOR:GLOB, a factor of the learning rate of some weights; of several that fit a weight the last counts.
 
     Returns:
         A `TrainingStep`.
@@ -106,7 +107,8 @@ def training_step(
         UnsupportedError: a gradient that no file can hold.
     """
     _require_finite(lr=lr, weight_decay=weight_decay, clip_norm=clip_norm, loss_scale=loss_scale)
-    how = Update(optimizer_of(optimizer, weight_decay), clip_norm, _whole(accumulate), loss_scale, _each(no_decay))
+    chosen = optimizer_of(optimizer, weight_decay)
+    how = Update(chosen, clip_norm, _whole(accumulate), loss_scale, _each(no_decay), _each(lr_scale))
     if feeds:
         model = _with_constants(model, arguments.feeds(model, feeds, "feeds"))
     making = _Making(model, loss, how, _each(trainable), _each(lora), _each(metrics), straight_through, seed)

@@ -182,6 +182,7 @@ class Update(Struct, frozen=True):
     """The way from gradients to parameters: the optimizer, and what is done before it.
 
     Weights that fit a glob in `no_decay` do not decay, as recipes have it for biases and scales of normalizations.
+    `lr_scale` holds FACTOR:GLOB, factors of the learning rate of some weights; the last that fits a weight is its own.
     """
 
     optimizer: Optimizer
@@ -189,6 +190,7 @@ class Update(Struct, frozen=True):
     accumulate: int = 1
     loss_scale: float | None = None
     no_decay: tuple[str, ...] = ()
+    lr_scale: tuple[str, ...] = ()
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -207,7 +209,8 @@ class Update(Struct, frozen=True):
         given = {g: TensorType(v.dtype, v.shape) for g, v in zip(grads, params.values(), strict=True)}
         inputs = (*scalars, *params, *given, *state)
         outputs = (NORM, *(f"{name}{suffix}" for name in (STEP, *params, *state)))
-        op = composite("Update", partial(self._traced, [*self._options(params)]), domain="gradcheck", many=True)
+        options = [*zip(self._options(params), self._scales(params), strict=True)]
+        op = composite("Update", partial(self._traced, options), domain="gradcheck", many=True)
         node = Node("Update", inputs, outputs, domain="gradcheck", name="update")
         graph = Graph(inputs, outputs, (node,), types={**scalars, **own, **given})
         return graph_of(Model(Source(graph, "update"), {**OPS, op.key: op}), outputs, {}).graph
@@ -220,8 +223,18 @@ class Update(Struct, frozen=True):
         kept = {name for glob in self.no_decay for name in fitting([*names], glob, "--no-decay ")}
         yield from ({**usual, "weight_decay": 0} if name in kept else usual for name in names)
 
+    def _scales(self, names: Collection[str]) -> list[float]:
+        """The factor of the learning rate for each parameter."""
+        found = dict.fromkeys(names, 1.0)
+        for text in self.lr_scale:
+            factor, mark, glob = text.partition(":")
+            if not mark or not glob:
+                raise UsageError(f"--lr-scale {text}: write FACTOR:GLOB, such as 0.1:'encoder*'.")
+            found.update(dict.fromkeys(fitting([*names], glob, "--lr-scale "), _factor(factor, text)))
+        return [*found.values()]
+
     def _traced(
-        self, options: Sequence[Mapping[str, float]], rate: Var, step: Var, *rest: Var, n_outputs: int
+        self, options: Sequence[tuple[Mapping[str, float], float]], rate: Var, step: Var, *rest: Var, n_outputs: int
     ) -> list[Var]:
         """The norm of the gradients, then what comes after step, parameters and state."""
         count = len(rest) // (2 + len(self.slots))
@@ -235,11 +248,12 @@ class Update(Struct, frozen=True):
         finite = norm < np.inf
         used = held if self.clip_norm is None else [g * sym.cast(_share(norm, self.clip_norm), g.dtype) for g in held]
         number = step.tape.apply("Div", step, self.accumulate) if self.accumulate > 1 else step
-        rates = Rates(rate, sym.cast(number + 1, np.float64))
+        turn = sym.cast(number + 1, np.float64)
+        rates = {scale: Rates(rate if scale == 1 else rate * scale, turn) for _, scale in options}
         after, kept = [], []
         due = self._due(step)
-        for x, g, own, h, how in zip(xs, used, each, held, options, strict=True):
-            made = self.optimizer.step(x, g, *own[: len(self.optimizer.state)], rates=rates, **how)
+        for x, g, own, h, (how, scale) in zip(xs, used, each, held, options, strict=True):
+            made = self.optimizer.step(x, g, *own[: len(self.optimizer.state)], rates=rates[scale], **how)
             new = [n if due is None else sym.where(due, n, o) for n, o in zip(made, (x, *own), strict=False)]
             new += [] if due is None else [sym.where(due, sym.zeros_like(h), h)]
             new = [
@@ -255,6 +269,19 @@ class Update(Struct, frozen=True):
         if self.accumulate == 1:
             return None
         return sym.equal(step.tape.apply("Mod", step, self.accumulate), self.accumulate - 1)
+
+
+def _factor(text: str, said: str) -> float:
+    """A factor of the learning rate; UsageError for another text."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = np.nan
+    if not 0 < found < np.inf:
+        raise UsageError(
+            f"--lr-scale {said}: {text!r} is no finite number above 0; --trainable leaves weights as they are."
+        )
+    return found
 
 
 def _share(norm: Var, most: float) -> Var:

@@ -266,6 +266,17 @@ def test_weights_that_do_not_decay_move_as_without_a_decay(optimizer: str, tmp_p
     assert not np.array_equal(found["all"]["w1_next"], found["none"]["w1_next"])
 
 
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if not name.endswith(" decayed")])
+def test_weights_have_learning_rates_of_their_own(optimizer: str, tmp_path: Path) -> None:
+    """Of several scales the last that fits a weight counts: each weight moves as where its rate is that of all."""
+    data = MLP.batch(1, np.float32, 8)
+    scaled = folder(tmp_path, optimizer=optimizer, lr=0.1, weight_decay=0.5, lr_scale=["0.5:*", "0.25:b*", "1:w2"])
+    found, rates = stepped(scaled, **data), {"w1": 0.05, "b1": 0.025, "w2": 0.1, "b2": 0.025}
+    for name, rate in rates.items():
+        alone = stepped(folder(tmp_path, optimizer=optimizer, lr=rate, weight_decay=0.5), **data)
+        np.testing.assert_allclose(found[f"{name}_next"], alone[f"{name}_next"], rtol=1e-6, err_msg=name)
+
+
 def test_gradients_are_clipped_by_their_norm(tmp_path: Path) -> None:
     step = linear(tmp_path, optimizer="sgd", lr=1.0, clip_norm=0.5, metrics="grad_norm")
     for g, made in zip(GS, run(step, GS), strict=True):
@@ -679,6 +690,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two decays": ({"optimizer": "adamw:weight_decay=0.1", "weight_decay": 0.3}, "write one of them"),
     "a negative delta": ({"loss": "huber:scores,t,delta=-1"}, "delta is -1; it is a finite number above 0"),
     "a decay of nothing": ({"no_decay": "b*"}, "--no-decay: nothing decays; --weight-decay gives"),
+    "a scale of none": ({"lr_scale": "2:k*"}, r"--lr-scale k\*.* fits no"),
+    "a scale without a glob": ({"lr_scale": "0.1"}, "--lr-scale 0.1: write FACTOR:GLOB"),
+    "a scale of zero": ({"lr_scale": "0:b*"}, "--lr-scale 0:b.*: '0' is no finite number above 0"),
+    "a rate scale that is no number": ({"lr_scale": "ten:b*"}, "'ten' is no finite number above 0"),
     "no decay of none": ({"weight_decay": 0.1, "no_decay": "k*"}, r"--no-decay k\*.* fits no"),
     "a negative weight": ({"loss": "bce-with-logits:scores,t,pos_weight=-1"}, "pos_weight is -1; it is a finite"),
     "too smooth": ({"loss": "cross-entropy:scores,t,label_smoothing=2"}, "label_smoothing is 2; it is a number from 0"),
