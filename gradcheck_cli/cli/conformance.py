@@ -22,6 +22,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _OUTPUT = OutputPath((), folders=False)
 _CODES: Mapping[Status, int] = {"wrong": 1, "crashed": 6}
+_REASONS = 10  # of refusals that are shown
 _DOTS = 50  # cases of a line of progress
 
 
@@ -122,12 +123,18 @@ def _progress(total: int) -> Callable[[Scored], None]:
 
 
 def _print(score: Score) -> None:
-    """The counts, then the smallest wrong case of each operator."""
+    """The counts, why cases were refused, then the smallest wrong case of each operator."""
     from gradcheck_cli.reference.scores import FAULTS, STATUSES
 
     for status, meaning in STATUSES.items():
         if number := score.count(status):
             click.echo(f"{number:6}  {status:8} {meaning}")
+    if reasons := score.reasons():
+        click.echo("\nrefused")
+    for reason, number in reasons[:_REASONS]:
+        click.echo(f"{number:6}  {shown(reason)}")
+    if len(reasons) > _REASONS:
+        click.echo(f"        and {counted(len(reasons) - _REASONS, 'more reason')}; -o FILE has them all")
     for status in FAULTS:
         for operator, answer in score.smallest(status).items():
             click.echo(f"\n{status}  {shown(operator)}  {shown(answer.case)}\n       {shown(answer.message)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -45,6 +46,7 @@ PATIENCE = 60.0  # seconds that an engine may take for a case
 START = 300.0  # and to be imported
 SOON = 1.0  # and to end once its pipe is closed
 _REAL = "biuf"  # kinds of dtypes
+_DIGITS = re.compile(r"\d+")
 
 
 class Scored(Struct, frozen=True, omit_defaults=True):
@@ -85,6 +87,14 @@ class Score(Struct, frozen=True):
         for answer in sorted((a for a in self.answers if a.status == status), key=lambda a: (a.nodes, a.case)):
             found.setdefault(answer.operator, answer)
         return found
+
+    def reasons(self) -> list[tuple[str, int]]:
+        """The messages of refusals with their numbers, the most frequent first; those that differ in digits are one."""
+        said = [answer.message for answer in self.answers if answer.status == "refused"]
+        first: dict[str, str] = {}
+        for message in said:
+            first.setdefault(_DIGITS.sub("0", message), message)
+        return [(first[key], n) for key, n in Counter(_DIGITS.sub("0", message) for message in said).most_common()]
 
     @staticmethod
     def read(path: Path) -> Score:

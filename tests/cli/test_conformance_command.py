@@ -57,6 +57,19 @@ def test_a_wrong_engine_fails_and_its_smallest_case_is_shown(gradcheck: Command,
     assert json.loads(listed.out)["engine"] == "mine.py:Mine"
 
 
+def test_reasons_of_refusals_are_told_with_their_numbers(gradcheck: Command, cases: Path) -> None:
+    count = len(list(cases.iterdir()))
+    Path("mine.py").write_text(
+        "class Mine:\n"
+        "    name, asked = 'mine', 0\n"
+        "    def load(self, model): self.asked += 1\n"
+        "    def vjp(self, inputs, cotangents, xs): raise TypeError(f'at {self.asked}' if self.asked > 1 else 'none')\n"
+    )
+    ran = gradcheck("conformance", "run", "cases", "--engine", "mine.py:Mine")
+    assert ran.code == 7
+    assert ran.out.endswith(f"\n\nrefused\n{count - 1:6}  TypeError: at 2\n     1  TypeError: none\n")
+
+
 ANSWERS = {  # what an engine gives, the status of its cases, and what is said
     "({}, {})": ("refused", "it gives no gradient"),
     "({}, {'nobody': 1.0})": ("crashed", "a gradient by 'nobody', which was not asked for"),

@@ -15,7 +15,7 @@ from msgspec import structs
 from onnx import numpy_helper
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.reference.scores import Score, cases_in, publish, run, write
+from gradcheck_cli.reference.scores import Score, Scored, cases_in, publish, run, write
 from gradcheck_cli.reference.suite import (
     Case,
     Dropped,
@@ -277,6 +277,13 @@ def test_models_get_the_first_opset_at_which_they_mean_the_same() -> None:
 
 def test_there_are_drafts_of_onnx_for_most_operators() -> None:
     assert len({d.operator for d in onnx_drafts()}) > 150
+
+
+def test_reasons_that_differ_in_digits_are_one_and_the_most_frequent_stands_first() -> None:
+    said = ["no Det", "shape 3 at node 12", "no Det", "shape 4 at node 7", "shape 3 at node 1", "other"]
+    refused = tuple(Scored(f"case{i}", "Det", "refused", message) for i, message in enumerate(said))
+    score = Score("engine", (Scored("case", "Det", "crashed", "no Det"), *refused))
+    assert score.reasons() == [("shape 3 at node 12", 3), ("no Det", 2), ("other", 1)]
 
 
 def test_the_board_is_a_page_and_a_badge(cases: Path, adapters: Path, tmp_path: Path) -> None:
