@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,11 @@ from gradcheck_cli.cli.options import DURATION, TEXT_OR_JSON, OutputPath
 from gradcheck_cli.errors import counted, shown
 
 if TYPE_CHECKING:
-    from gradcheck_cli.reference.scores import Score, Scored, Status
+    from gradcheck_cli.reference.scores import Score, Scored
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _OUTPUT = OutputPath((), folders=False)
-_CODES: Mapping[Status, int] = {"wrong": 1, "crashed": 6}
 _REASONS = 10  # of refusals that are shown
 _DOTS = 50  # cases of a line of progress
 
@@ -79,7 +78,6 @@ def run(
 ) -> int:  # fmt: skip
     """Run an engine on all cases: exit code 1 if a gradient is wrong, 6 if it crashes, 7 if no gradient is right."""
     from gradcheck_cli.reference import scores as scores_of
-    from gradcheck_cli.results.record import worst_code
 
     found = scores_of.cases_in(folder, only)
     score = scores_of.run(engine, found, python, _progress(len(found)), case_timeout)
@@ -89,8 +87,8 @@ def run(
         click.echo(json.dumps(scores_of.plain(score), indent=2))
     else:
         _print(score)
-    codes = {code for status, code in _CODES.items() if score.count(status)}
-    return 0 if exit_zero else worst_code(codes or {0 if score.count("right") else 7})
+    ends = {status: score.count(status) for status in scores_of.STATUSES if status != "forward"}  # is no gradient
+    return 0 if exit_zero else scores_of.exit_code(ends)
 
 
 @command.command("board")

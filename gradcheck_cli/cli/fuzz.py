@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 CASES = 1000  # where neither a number nor a time is given
 FOLDER = ".gradcheck/fuzz"
-CODES = {"wrong": 1, "forward": 1, "crashed": 6}
 _EVERY = 0.2  # seconds between lines of progress
 _WIDTH = 79
 
@@ -53,6 +52,7 @@ def command(
     """
     from gradcheck_cli.reference.fuzzing import FuzzJob, FuzzResult, started
     from gradcheck_cli.reference.random_models import operators
+    from gradcheck_cli.reference.scores import exit_code
     from gradcheck_cli.zoo import cores
 
     job = FuzzJob(seed, tuple(operators(only)), engine, python)
@@ -63,7 +63,7 @@ def command(
     interrupted = _ran(found, numbers, jobs or cores(), until)
     taken = time.monotonic() - start
     saved = [(fault, times, _saved(job, fault, output)) for fault, times in ranked(found)]
-    code = interrupts.INTERRUPTED if interrupted else _code(found)
+    code = interrupts.INTERRUPTED if interrupted else exit_code(found.counts)
     if output_format == "json":
         click.echo(_as_json(found, saved, taken, code))
     else:
@@ -97,14 +97,6 @@ def _ran(found: FuzzResult, numbers: Any, jobs: int, until: float) -> bool:
         if on_terminal:
             sys.stderr.write("\r\x1b[2K")
     return False
-
-
-def _code(found: FuzzResult) -> int:
-    """The exit code: that of the worst fault, 7 if nothing was checked."""
-    from gradcheck_cli.results.record import worst_code
-
-    codes = {CODES[status] for status, count in found.counts.items() if status in CODES and count}
-    return worst_code(codes) if codes else 0 if found.counts.get("right") else 7
 
 
 def _saved(job: FuzzJob, fault: ShrunkFault, output: Path) -> Path | None:

@@ -31,6 +31,7 @@ from gradcheck_cli.formats.whole_file import replacing
 from gradcheck_cli.graph import Array
 from gradcheck_cli.reference import engines
 from gradcheck_cli.reference.suite import Dropped, case_of, confirmed, drafts, onnx_drafts
+from gradcheck_cli.results.record import worst_code
 
 Status = Literal["right", "wrong", "forward", "refused", "crashed"]
 STATUSES: Mapping[Status, str] = {
@@ -41,6 +42,7 @@ STATUSES: Mapping[Status, str] = {
     "crashed": "the process ended, or took too long",
 }
 FAULTS: tuple[Status, ...] = ("wrong", "forward", "crashed")
+_CODES = {"wrong": 1, "forward": 1, "crashed": 6}
 SCHEMA = "gradcheck.conformance/1"
 PATIENCE = 60.0  # seconds that an engine may take for a case
 START = 300.0  # and to be imported
@@ -108,6 +110,12 @@ class Score(Struct, frozen=True):
         """The score as JSON."""
         with replacing(path) as file:
             file.write(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+
+
+def exit_code(counts: Mapping[Any, int]) -> int:
+    """The exit code for numbers of cases by status: that of the worst fault, 7 if nothing is right."""
+    codes = {code for status, code in _CODES.items() if counts.get(status)}
+    return worst_code(codes or {0 if counts.get("right") else 7})
 
 
 class EngineAnswer(Struct, frozen=True):
