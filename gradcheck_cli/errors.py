@@ -213,6 +213,11 @@ def listed(words: Iterable[object], most: int = 5) -> str:
     return ", ".join(every[:most]) + more
 
 
+def named(names: Iterable[str], most: int = 4) -> str:
+    """Names of tensors, as `listed`."""
+    return listed(map(shown, names), most)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The sentence " Did you mean 'x'?" for the known name nearest to `name`, or nothing."""
     import difflib  # seldom needed

@@ -24,7 +24,7 @@ from click.core import ParameterSource
 
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.cli.options import as_fraction
-from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, shown
+from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, named, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.formats.untrusted import content
 from gradcheck_cli.graph import Array, Graph, TensorType
@@ -147,7 +147,7 @@ def _chosen(path: str, names: list[str], key: str | None) -> str:
     if key is None and len(names) == 1:
         return names[0]
     if key not in names:
-        known = ", ".join(names[:10]) or "none"
+        known = named(names, 10) or "none"
         wrong = f"has no array {key!r}" if key else "has several arrays; choose one as @FILE:KEY"
         raise UsageError(f"{path} {wrong}.{did_you_mean(key or '', names)} It has: {known}.")
     return key

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from gradcheck_cli.autodiff.backward import add_n
-from gradcheck_cli.errors import UsageError, shown
+from gradcheck_cli.errors import UsageError, named, shown
 from gradcheck_cli.export.derivatives import Derivatives, derivatives
 from gradcheck_cli.export.gradient_graph import Written, graph_of
 from gradcheck_cli.export.inner import relabeled
@@ -23,7 +23,7 @@ from gradcheck_cli.ops.straight import estimated
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.training.losses import LOSSES, MEASURES, METRICS, with_measure
 from gradcheck_cli.training.optimizers import NORM, RATE, STEP, Update, optimizer_of
-from gradcheck_cli.training.trainables import Trainables, evaluated, named, trained_inputs
+from gradcheck_cli.training.trainables import Trainables, evaluated, trained_inputs
 
 # No array of a checkpoint can be called as keywords of numpy.savez are, or as the count that step.py adds.
 _OF_FILES = ("file", "allow_pickle", "batches_drawn")

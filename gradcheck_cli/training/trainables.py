@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from gradcheck_cli.errors import UsageError, listed, shown
+from gradcheck_cli.errors import UsageError, named, shown
 from gradcheck_cli.export.parameters import lifted, opened, reading
 from gradcheck_cli.export.size_formulas import NUMBERS
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType, is_inexact
@@ -164,11 +164,6 @@ def _transposes_tied(graph: Graph) -> tuple[Graph, dict[str, str]]:
 def _content(value: Array) -> tuple[object, ...]:
     """A key that is equal for equal arrays."""
     return value.shape, value.dtype, hash(value.tobytes())
-
-
-def named(names: Sequence[str], most: int = 4) -> str:
-    """Some tensors by name, the first ones if there are many."""
-    return listed(map(shown, names), most)
 
 
 def _require_needed(graph: Graph, ys: Sequence[str], globs: Sequence[str]) -> None:

@@ -119,6 +119,9 @@ def test_values_come_from_files(gradcheck: Command, folder: Path) -> None:
         assert (record["status"], record["x_shape"]) == ("pass", [2, 4])
     ran = gradcheck("mlp.onnx", "--x", "input", "--x-init-value", "@v.npz:tow")
     assert "v.npz has no array 'tow'. Did you mean 'two'? It has: one, two." in ran.err
+    np.savez(folder / "w.npz", **{f"a{i}": value for i in range(12)})
+    ran = gradcheck("mlp.onnx", "--x", "input", "--x-init-value", "@w.npz:b")
+    assert "It has: a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 and 2 more." in ran.err
 
 
 def test_a_random_seed_is_printed(gradcheck: Command) -> None:

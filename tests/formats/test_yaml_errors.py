@@ -369,6 +369,8 @@ PARAMS = [
     ("{shape: [2], init: {kind: file, path: two.npz}}", "4:36: 'two.npz' has 2 arrays; choose one by key: a, bias."),
     ("{shape: [2], init: {kind: file, path: two.npz, key: bais}}", "4:36: 'two.npz' has no array 'bais'; it has"
      " a, bias. Did you mean 'bias'?"),
+    ("{shape: [2], init: {kind: file, path: many.npz}}", "4:36: 'many.npz' has 12 arrays; choose one by key: a0, a1, a2,"
+     " a3, a4, a5, a6, a7, a8, a9 and 2 more."),
     ("{shape: [2], init: {kind: file, path: two.npz, key: a}}", "4:36: the values have the shape [3], declared is"),
     ("{shape: [2], init: {kind: file, path: w.npy, key: a}}", "4:36: 'w.npy' holds a single array; leave out the key"),
 ]  # fmt: skip
@@ -381,6 +383,7 @@ def files(tmp_path):
     (tmp_path / "link.npy").symlink_to(tmp_path.parent / "outside.npy")
     np.save(tmp_path / "w.npy", np.zeros(2))
     np.save(tmp_path / "pickled.npy", np.array([{}], dtype=object))
+    np.savez(tmp_path / "many.npz", **{f"a{i}": np.ones(2) for i in range(12)})
     np.savez(tmp_path / "two.npz", a=np.zeros(3), bias=np.ones(2))
     (tmp_path / "torn.npz").write_bytes(b"PK nothing")
     (tmp_path / "w.txt").write_text("0 0")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcheck_cli.errors import ModelError, did_you_mean
+from gradcheck_cli.errors import ModelError, did_you_mean, named
 from gradcheck_cli.formats.gradient_nodes import with_bodies
 from gradcheck_cli.formats.onnx.adapt import Site, adapt
 from gradcheck_cli.formats.onnx.opset import NEWEST, checked, signature
@@ -154,8 +154,7 @@ def _check_group(written: Mapping[str, Any], sources: Mapping[str, Source], spot
             raise (spot / "from").error("must be the path of a .npz file")
         names = values.folder.names(written["from"], spot / "from")
         if known.isdisjoint(names):
-            shown = ", ".join(names[:10])
-            message = f"{written['from']!r} has no array called like a parameter; it has {shown}"
+            message = f"{written['from']!r} has no array called like a parameter; it has {named(names, 10)}"
             raise (spot / "from").error(message)
 
 

@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from gradcheck_cli.errors import SpecError, counted, did_you_mean
+from gradcheck_cli.errors import SpecError, counted, did_you_mean, named
 from gradcheck_cli.formats.arrays import Npz, read_npy
 from gradcheck_cli.formats.untrusted import inside
 from gradcheck_cli.formats.yaml.fields import KINDS, REQUIRED, DTypeName, Unknown, is_number, listed, show
@@ -91,7 +91,7 @@ class Folder:
                 key = next(iter(arrays))
             if key is not None and key in arrays:
                 return arrays[key]
-        known = ", ".join(list(arrays)[:10])
+        known = named(list(arrays), 10)
         several = f"has {len(arrays)} arrays; choose one by key: {known}"
         wrong = f"has no array {key!r}; it has {known}" if key else several
         raise spot.error(f"{path!r} {wrong}.{did_you_mean(key or '', arrays)}")
