@@ -73,8 +73,8 @@ def test_numbers_want_a_point(tmp_path: Path) -> None:
     model, numbers = plain(tmp_path), gradient(np.float64)
     with pytest.raises(UsageError, match="the numbers are a gradient at one point, and 'x' would be drawn at random"):
         raise_first(gc.check(model, grad={"x": numbers}))
-    with pytest.raises(UsageError, match="the numbers are a gradient at one point, not to 2"):
-        raise_first(gc.check(model, grad={"x": numbers}, x_init_value={"x": X}, points=2))
+    with pytest.raises(UsageError, match="the numbers are a gradient at one point, and this is point 2: leave"):
+        raise_first(gc.check(model, grad={"x": numbers}, x_init_value={"x": X}, points=3))
 
 
 def raise_first(report: gc.Report) -> None:

@@ -383,7 +383,7 @@ class Claiming:
         if is_numbers(claim):
             where = f"--grad {shown(claim.x)}=@{claim.by}: the numbers are a gradient at one point"
             if index:
-                raise UsageError(f"{where}, not to {index + 1}: leave out --points and --point.")
+                raise UsageError(f"{where}, and this is point {index + 1}: leave out --points and --point.")
             if drawn := self._drawn(claim, point):
                 cure = f"Give it: --feed {shown(drawn[0])}=@FILE"
                 raise UsageError(f"{where}, and {drawn[0]!r} would be drawn at random. {cure}")
