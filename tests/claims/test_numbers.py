@@ -69,6 +69,14 @@ def test_a_wrong_shape_fails(tmp_path: Path) -> None:
     assert (check.status, check.code, check.message) == ("fail", "GC102", "numbers has the shape [3,2], not [2,3]")
 
 
+@pytest.mark.parametrize("x", [None, "x"])
+def test_a_gradient_of_y_alone_is_no_claim(tmp_path: Path, x: str | None) -> None:
+    with pytest.raises(
+        UsageError, match=r"--grad loss=\.\.\.: 'loss' is a y, so this is the gradient that a claim begins with"
+    ):
+        gc.check(plain(tmp_path), x, "loss", grad={"loss": np.ones(())})
+
+
 def test_numbers_want_a_point(tmp_path: Path) -> None:
     model, numbers = plain(tmp_path), gradient(np.float64)
     with pytest.raises(UsageError, match="the numbers are a gradient at one point, and 'x' would be drawn at random"):

@@ -121,6 +121,10 @@ def _given(source: Source, settings: Settings) -> AskedClaims:
     )
     for name in (*settings.grad, *named):
         _require(graph, name, source.uri)
+    if not claims:
+        y = next(iter(seeds))
+        begins = f"{shown(y)!r} is a y, so this is the gradient that a claim begins with, and there is no claim"
+        raise UsageError(f"--grad {shown(y)}=...: {begins}. Name one beside it: --grad X=TENSOR.")
     return _with_others(settings, ys, claims)
 
 
