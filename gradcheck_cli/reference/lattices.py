@@ -354,9 +354,9 @@ def unsqueeze(shape: Shape, axes: Shape) -> Use | None:
     return Use((Floats(shape), ints(*axes))) if fits else None
 
 
-def transpose(shape: Shape, order: int | None) -> Use:
-    perm = {} if order is None else {"perm": tuple((i * 2 + order) % 3 for i in range(3))}
-    return Use((Floats(shape),), perm)
+def transpose(shape: Shape, perm: int | None) -> Use:
+    attrs = {} if perm is None else {"perm": tuple((i * 2 + perm) % 3 for i in range(3))}
+    return Use((Floats(shape),), attrs)
 
 
 def expand(shapes: tuple[Shape, Shape]) -> Use:
@@ -389,25 +389,24 @@ def range_(draw: int) -> Use:
 # Reductions
 
 
-def reduction(shape: Shape, axes: Shape | None, keepdims: int, noop: int = 0) -> Use | None:
-    if any(not -len(shape) <= a < len(shape) for a in axes or ()) or len({a % len(shape) for a in axes or ()}) < len(
-        axes or ()
-    ):
+def reduction(shape: Shape, axes: Shape | None, **attrs: Any) -> Use | None:
+    if len({a % len(shape) for a in axes or () if -len(shape) <= a < len(shape)}) < len(axes or ()):
         return None
     count = prod(shape if not axes else (shape[a] for a in axes)) or 1
-    attrs = {"keepdims": keepdims, "noop_with_empty_axes": noop}
+    attrs.setdefault("noop_with_empty_axes", 0)
     return Use((Floats(shape), *([] if axes is None else [ints(*axes)])), attrs, multiple=count)
 
 
 REDUCED: Values = {
     "shape": ((), (1,), (2,), (3,), (4,), (7,), (2, 3), (3, 1), (1, 4), (2, 3, 2), (4, 1, 2)),
-    "axes": (None, (), (0,), (-1,), (1,), (0, 1), (-2,), (0, -1), (2, 0)), "keepdims": (0, 1), "noop": (0, 1),
+    "axes": (None, (), (0,), (-1,), (1,), (0, 1), (-2,), (0, -1), (2, 0)), "keepdims": (0, 1),
+    "noop_with_empty_axes": (0, 1),
 }  # fmt: skip
 
 
-def cumsum(size: int, inner: int, axis: int, exclusive: int, backward: int) -> Use:
+def cumsum(size: int, inner: int, axis: int, exclusive: int, reverse: int) -> Use:
     shape = (size, inner) if axis in (0, -2) else (inner, size)
-    return Use((Floats(shape), np.array(axis)), {"exclusive": exclusive, "reverse": backward})
+    return Use((Floats(shape), np.array(axis)), {"exclusive": exclusive, "reverse": reverse})
 
 
 RESIZED: Values = {
@@ -566,7 +565,7 @@ LATTICES: Mapping[str, tuple[Lattice, ...]] = {
     "Flatten": (Lattice({"shape": _MOVED, "axis": (0, 1, 2, 3, -1, -2)}, flatten),),
     "Squeeze": (Lattice({"shape": _MOVED, "axes": (None, (0,), (-1,), (1,), (0, 1))}, squeeze),),
     "Unsqueeze": (Lattice({"shape": _MOVED, "axes": ((0,), (-1,), (1,), (0, 1), (0, -1), (2,))}, unsqueeze),),
-    "Transpose": (Lattice({"shape": ((1, 2, 3), (4, 1, 7), (2, 2, 2), (3, 4, 1)), "order": (None, 0, 1, 2)}, transpose),),
+    "Transpose": (Lattice({"shape": ((1, 2, 3), (4, 1, 7), (2, 2, 2), (3, 4, 1)), "perm": (None, 0, 1, 2)}, transpose),),
     "Expand": (Lattice({"shapes": PAIRS}, expand),),
     "Split": (Lattice({"size": SIZES, "inner": (1, 2, 3), "axis": (0, 1, -1), "how": ("sizes", "equal", "number")},
                       split),),
@@ -577,7 +576,7 @@ LATTICES: Mapping[str, tuple[Lattice, ...]] = {
     **dict.fromkeys(("ReduceSum", "ReduceMean"), (Lattice(REDUCED, reduction),)),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), (_apart(REDUCED, reduction),)),
     **dict.fromkeys(("ReduceProd", "ReduceL2", "ReduceLogSumExp"), (_field(REDUCED, reduction),)),
-    "CumSum": (Lattice({"size": SIZES, "inner": (1, 2, 3), "axis": (0, 1, -1), "exclusive": (0, 1), "backward": (0, 1)},
+    "CumSum": (Lattice({"size": SIZES, "inner": (1, 2, 3), "axis": (0, 1, -1), "exclusive": (0, 1), "reverse": (0, 1)},
                        cumsum),),
     "Resize": (Lattice(RESIZED, resize, strength=3),),
     "TopK": (_apart({"size": SIZES, "inner": (1, 2, 3), "axis": (0, 1, -1), "k": (0, 1, 2, 4), "largest": (0, 1),

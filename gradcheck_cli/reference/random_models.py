@@ -86,26 +86,25 @@ class ModelPlan(Struct, frozen=True):
 # Ways of using operators that have no lattice of their own
 
 
-def gemm(n: int, k: int, m: int, a: int, b: int, alpha: float, beta: float, bias: str) -> Use:
+def gemm(n: int, k: int, m: int, bias: str, **attrs: Any) -> Use:
     shapes: Mapping[str, Shape] = {"scalar": (), "row": (m,), "column": (n, 1), "full": (n, m), "one": (1,)}
     more = [Floats(shapes[bias])] if bias else []
-    left, right = Floats((k, n) if a else (n, k)), Floats((m, k) if b else (k, m))
-    return Use((left, right, *more), {"transA": a, "transB": b, "alpha": alpha, "beta": beta})
+    left, right = Floats((k, n) if attrs["transA"] else (n, k)), Floats((m, k) if attrs["transB"] else (k, m))
+    return Use((left, right, *more), attrs)
 
 
-def batch_norm(channels: int, batch: int, space: Shape, epsilon: float, training: int) -> Use:
+def batch_norm(channels: int, batch: int, space: Shape, **attrs: Any) -> Use:
     each = Floats((channels,))
-    attrs = {"epsilon": epsilon, "training_mode": training}
-    return Use((Floats((batch, channels, *space)), *(each,) * 4), attrs, 3 if training else 1)
+    return Use((Floats((batch, channels, *space)), *(each,) * 4), attrs, 3 if attrs["training_mode"] else 1)
 
 
 def instance_norm(channels: int, batch: int, space: Shape, epsilon: float) -> Use:
     return Use((Floats((batch, channels, *space)), *(Floats((channels,)),) * 2), {"epsilon": epsilon})
 
 
-def group_norm(channels: int, groups: int, batch: int, space: Shape, epsilon: float) -> Use:
-    each = Floats((channels * groups,))
-    return Use((Floats((batch, channels * groups, *space)), each, each), {"epsilon": epsilon, "num_groups": groups})
+def group_norm(channels: int, num_groups: int, batch: int, space: Shape, epsilon: float) -> Use:
+    each, attrs = Floats((channels * num_groups,)), {"epsilon": epsilon, "num_groups": num_groups}
+    return Use((Floats((batch, channels * num_groups, *space)), each, each), attrs)
 
 
 def spatial(channels: int, batch: int, space: Shape, **attrs: Any) -> Use:
@@ -151,21 +150,20 @@ def blocks(channels: int, batch: int, size: int, block: int, mode: str) -> Use:
     return Use((Floats(shape),), {"blocksize": block, **({"mode": mode} if mode else {})})
 
 
-def loss(batch: int, classes: int, space: Shape, how: str, weights: bool, ignored: int | None) -> Use:
+def loss(batch: int, classes: int, space: Shape, reduction: str, weights: bool, ignore_index: int | None) -> Use:
     labels = np.asarray(np.arange(batch * prod(space)).reshape(batch, *space) * 2 % classes)
-    attrs = {"reduction": how, **({} if ignored is None else {"ignore_index": ignored})}
+    attrs = {"reduction": reduction, **({} if ignore_index is None else {"ignore_index": ignore_index})}
     return Use((Floats((batch, classes, *space)), labels, *([Floats((classes,))] if weights else [])), attrs)
 
 
-def grid_sample(batch: int, channels: int, size: int, out: int, mode: str, padding: str, corners: int) -> Use:
-    attrs = {"mode": mode, "padding_mode": padding, "align_corners": corners}
+def grid_sample(batch: int, channels: int, size: int, out: int, **attrs: Any) -> Use:
     return Use((Floats((batch, channels, size, size)), Floats((batch, out, 2, 2))), attrs)
 
 
-def affine_grid(batch: int, height: int, width: int, corners: int) -> Use | None:
-    if corners and 1 in (height, width):  # the standard does not say where the only point of an axis lies
+def affine_grid(batch: int, height: int, width: int, align_corners: int) -> Use | None:
+    if align_corners and 1 in (height, width):  # the standard does not say where the only point of an axis lies
         return None
-    return Use((Floats((batch, 2, 3)), ints(batch, 1, height, width)), {"align_corners": corners})
+    return Use((Floats((batch, 2, 3)), ints(batch, 1, height, width)), {"align_corners": align_corners})
 
 
 def crop(size: int, width: int, to: int) -> Use:
@@ -176,9 +174,11 @@ def inert(shape: Shape, ratio: bool) -> Use:
     return Use((Floats(shape), *([np.array(0.5, np.float32)] if ratio else [])))
 
 
-def attention(batch: int, heads: int, q: int, k: int, size: int, causal: int, mask: bool, scale: float | None) -> Use:
+def attention(
+    batch: int, heads: int, q: int, k: int, size: int, is_causal: int, mask: bool, scale: float | None
+) -> Use:
     more = [Floats((q, k))] if mask else []
-    attrs = {"is_causal": causal, **({} if scale is None else {"scale": scale})}
+    attrs = {"is_causal": is_causal, **({} if scale is None else {"scale": scale})}
     shapes = (batch, heads, q, size), (batch, heads, k, size), (batch, heads, k, size)
     return Use((*map(Floats, shapes), *more), attrs)
 
@@ -192,15 +192,15 @@ _RECURRENT: Values = {
     "direction": ("forward", "reverse", "bidirectional"),
     "given": ("", "bias", "lengths", "initial", "bias initial", "bias lengths initial"), "count": (1, 2), "layout": (0, 1),
 }  # fmt: skip
-_LOSS: Values = {"batch": (1, 2, 3), "classes": (1, 2, 3, 5), "space": ((), (2,), (2, 2)), "how": ("mean", "sum", "none"),
-                 "weights": (False, True), "ignored": (None, 0, -1)}  # fmt: skip
+_LOSS: Values = {"batch": (1, 2, 3), "classes": (1, 2, 3, 5), "space": ((), (2,), (2, 2)),
+                 "reduction": ("mean", "sum", "none"), "weights": (False, True), "ignore_index": (None, 0, -1)}  # fmt: skip
 
 MORE: Mapping[str, tuple[Lattice, ...]] = {
-    "Gemm": (Lattice({"n": SIZES, "k": SIZES, "m": SIZES, "a": (0, 1), "b": (0, 1), "alpha": (1.0, 0.5, -2.0),
+    "Gemm": (Lattice({"n": SIZES, "k": SIZES, "m": SIZES, "transA": (0, 1), "transB": (0, 1), "alpha": (1.0, 0.5, -2.0),
                       "beta": (1.0, 0.5, 0.0), "bias": ("", "row", "scalar", "one", "column", "full")}, gemm),),
-    "BatchNormalization": (Lattice({**_LAYERS, **_EPSILON, "training": (0, 1)}, batch_norm),),
+    "BatchNormalization": (Lattice({**_LAYERS, **_EPSILON, "training_mode": (0, 1)}, batch_norm),),
     "InstanceNormalization": (Lattice({**_LAYERS, **_EPSILON}, instance_norm),),
-    "GroupNormalization": (Lattice({**_LAYERS, **_EPSILON, "groups": (1, 2, 3)}, group_norm),),
+    "GroupNormalization": (Lattice({**_LAYERS, **_EPSILON, "num_groups": (1, 2, 3)}, group_norm),),
     "LpNormalization": (Lattice({**_ROWS, "p": (2, 1)}, with_axis),),
     "MeanVarianceNormalization": (Lattice({**_LAYERS, "axes": ((0, 2), (0,), (1, 2), (2, 3))}, spatial),),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), (Lattice(_LAYERS, spatial),)),
@@ -217,12 +217,12 @@ MORE: Mapping[str, tuple[Lattice, ...]] = {
     "SpaceToDepth": (Lattice({"channels": (1,), "batch": (1, 2), "size": (2, 4), "block": (1, 2), "mode": ("",)}, blocks),),
     **dict.fromkeys(("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"), (Lattice(_LOSS, loss),)),
     "GridSample": (Lattice({"batch": (1, 2), "channels": (1, 2), "size": (1, 2, 3, 4), "out": (1, 2),
-                            "mode": ("linear", "nearest", "cubic"), "padding": ("zeros", "border", "reflection"),
-                            "corners": (0, 1)}, grid_sample),),
-    "AffineGrid": (Lattice({"batch": (1, 2), "height": (1, 2, 3), "width": (1, 2), "corners": (0, 1)}, affine_grid),),
+                            "mode": ("linear", "nearest", "cubic"), "padding_mode": ("zeros", "border", "reflection"),
+                            "align_corners": (0, 1)}, grid_sample),),
+    "AffineGrid": (Lattice({"batch": (1, 2), "height": (1, 2, 3), "width": (1, 2), "align_corners": (0, 1)}, affine_grid),),
     "CenterCropPad": (Lattice({"size": SIZES, "width": (1, 3), "to": (1, 2, 3, 5)}, crop),),
     "Attention": (Lattice({"batch": (1, 2), "heads": (1, 2), "q": (1, 2, 3), "k": (1, 2, 3), "size": (1, 2),
-                           "causal": (0, 1), "mask": (False, True), "scale": (None, 0.5)}, attention),),
+                           "is_causal": (0, 1), "mask": (False, True), "scale": (None, 0.5)}, attention),),
     "Dropout": (Lattice({**_SHAPED, "ratio": (False, True)}, inert),),
     "HardSigmoid": (Lattice({**_SHAPED, "alpha": (0.2, 1.0), "beta": (0.5, 0.1)}, unary),),
     "ThresholdedRelu": (Lattice({**_SHAPED, "alpha": (1.0, 0.1, -0.5)}, unary),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +31,16 @@ from gradcheck_cli.reference.fuzzing import (
 )
 from gradcheck_cli.reference.random_models import (
     FLOWS,
+    MORE,
     ModelPlan,
     PlanStep,
     Unbuildable,
+    axes_of,
     built,
     case,
     lattices,
     operators,
+    use_of,
 )
 from gradcheck_cli.reference.suite import Sample, nodes_in
 from tests.zoo.test_engine import is_gone, until
@@ -103,6 +107,19 @@ def test_an_engine_that_differentiates_the_other_branch_is_told_apart() -> None:
     fault = Shrinker(outcome, lambda: False).fault(0, plan, Judgement("wrong"))
     assert fault.plan is not None
     assert ([step.flow for step in fault.plan.steps], "If" in fault.ways) == (["If"], True)
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_what_only_sets_attributes_is_called_by_one_of_them(name: str) -> None:
+    for number in range(len(MORE[name])):
+        usual = use_of(PlanStep(name, number, {}, ()))
+        for axis, values in axes_of(name, number).items():
+            for place in range(1, len(values)):
+                with suppress(Unbuildable):
+                    use = use_of(PlanStep(name, number, {axis: place}, ()))
+                    if repr(use.inputs) == repr(usual.inputs) and use.attrs != usual.attrs:
+                        changed = {k for k in use.attrs | usual.attrs if use.attrs.get(k) != usual.attrs.get(k)}
+                        assert axis.rstrip("_") in changed
 
 
 def test_a_smaller_plan_has_less_and_most_make_models() -> None:
