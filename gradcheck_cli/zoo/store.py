@@ -68,15 +68,15 @@ class About:
         return [shard for shard in every if shard not in self.shards]
 
 
-def write_about(folder: Path, about: About) -> None:
-    """Writes `run.json` completely or not at all."""
+def write_about(folder: Path, about: About, called: Path | None = None) -> None:
+    """Writes `run.json` completely or not at all; errors name the folder as it is called."""
     told = {"schema": SCHEMA, **asdict(about)}
     try:
         with own_folder(folder) as own:
             own.write(ABOUT, (json.dumps(told, indent=1) + "\n").encode("ascii"), sync=True)
         sync(folder)
     except OSError as error:
-        raise unwritable(folder / ABOUT, error) from None
+        raise unwritable((called or folder) / ABOUT, error) from None
 
 
 def read_about(folder: Path) -> About:
@@ -318,7 +318,7 @@ def merged(folders: Sequence[Path], target: Path) -> About:
                 for job, lines in jobs.items():
                     if last[job] == index and all(_stands(line, jobs, found, last) for line in lines):
                         store.append_raw(b"".join(raw(folder, lines)))
-        write_about(new, about)
+        write_about(new, about, target)
         with own_folder(target.parent) as around:
             around.rename(new.name, target.name)
         sync(target.parent)

@@ -176,14 +176,17 @@ def test_a_place_that_cannot_be_written_is_one_error(tmp_path: Path):
             Store(folder)
 
 
-def test_a_full_disk_is_told_of_the_folder_that_runs_are_merged_into(tmp_path: Path):
+@pytest.mark.parametrize(("padding", "source", "file"), [(5000, "models", "results"), (0, "m" * 5000, "run")])
+def test_a_full_disk_is_told_of_the_folder_that_runs_are_merged_into(
+    tmp_path: Path, padding: int, source: str, file: str
+):
     with Store(tmp_path / "one") as store:
-        store.append(*job(0, padding=5000))
-    write_about(tmp_path / "one", About(("models",), {}, "/tmp", "", ("models/0.onnx",)))
+        store.append(*job(0, padding=padding))
+    write_about(tmp_path / "one", About((source,), {}, "/tmp", "", ("models/0.onnx",)))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
     try:
-        with pytest.raises(UsageError, match=r"/all/results\.jsonl cannot be written: File too large"):
+        with pytest.raises(UsageError, match=rf"/all/{file}\.jsonl? cannot be written: File too large"):
             merged([tmp_path / "one"], tmp_path / "all")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
