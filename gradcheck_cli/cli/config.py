@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -18,8 +19,9 @@ from click.core import ParameterSource
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from gradcheck_cli.cli import note
 from gradcheck_cli.cli.options import PREFIX, SETTINGS, TypedCommand, given_in, options_of
-from gradcheck_cli.errors import Diagnostic, SpecError, UsageError, counted, did_you_mean, shown
+from gradcheck_cli.errors import Diagnostic, SpecError, UsageError, counted, did_you_mean, respelled, shown
 from gradcheck_cli.formats.untrusted import content, inside
 from gradcheck_cli.results.record import words_for
 from gradcheck_cli.settings import OPTIONS, Option, options_at, parts, setting_of
@@ -75,16 +77,29 @@ def _table(file: Path, keys: tuple[str, ...]) -> tuple[Mapping[str, Any], str] |
 
     text = _text_in(file)
     try:
-        table: Any = tomllib.loads(text)
+        parsed: Any = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers too may have too many digits
         if keys and f"[{'.'.join(keys)}" not in text:  # somebody else's file: only its own tools need to read it
             return None
         raise _not_toml(file, text, "nested too deeply" if isinstance(error, RecursionError) else str(error)) from None
+    table = parsed
     for key in keys:
         table = table.get(key) if isinstance(table, dict) else None
+    for name in _misspelt(parsed.get("tool")) if keys and table is None else ():
+        _tell_misspelt(file, name)
     if keys and table is not None and not isinstance(table, dict):
         raise _wrong(file, text, keys, f"{'.'.join(keys)} is {_shown(table)}; it must be a table, [{'.'.join(keys)}]")
     return (table, text) if isinstance(table, dict) else None
+
+
+def _misspelt(tools: Any) -> list[str]:
+    """The tables of tools that are called nearly as gradcheck's is."""
+    return [n for n in tools if respelled(re.sub("[-_]", "", n), "gradcheck")] if isinstance(tools, dict) else []
+
+
+@cache  # of a file above many folders
+def _tell_misspelt(file: Path, name: str) -> None:
+    note(f"{file} has [tool.{name}], which nothing reads; gradcheck reads [tool.gradcheck]")
 
 
 def _text_in(file: Path) -> str:

@@ -45,6 +45,25 @@ def test_the_nearest_file_counts_and_pyproject_does_too(gradcheck: Command, fold
     assert first(gradcheck, "inner/mlp.onnx")["seed"] == 2
 
 
+@pytest.mark.parametrize("name", ["gradchek", "Gradcheck", "grad-check", "gardcheck"])
+def test_a_table_that_is_called_nearly_as_ours_is_noted_once(gradcheck: Command, folder: Path, name: str) -> None:
+    (folder / "inner").mkdir()
+    (folder / "inner" / "mlp.onnx").write_bytes((folder / "mlp.onnx").read_bytes())
+    (folder / "pyproject.toml").write_text(f"[tool.{name}]\nseed = 2\n")
+    ran = gradcheck("mlp.onnx", "inner/mlp.onnx")
+    said = (
+        f"note: {folder / 'pyproject.toml'} has [tool.{name}], which nothing reads; gradcheck reads [tool.gradcheck]\n"
+    )
+    assert (ran.code, ran.err.count(said)) == (0, 1), ran.err
+
+
+@pytest.mark.parametrize("names", [("gradchek", "gradcheck"), ("gradient",), ("black",), ("gradcheck-more",)])
+def test_tables_of_other_tools_are_not_noted(gradcheck: Command, folder: Path, names: tuple[str, ...]) -> None:
+    (folder / "pyproject.toml").write_text("".join(f"[tool.{name}]\nseed = 2\n" for name in names))
+    ran = gradcheck("mlp.onnx")
+    assert (ran.code, "which nothing reads" in ran.err) == (0, False)
+
+
 def test_every_kind_of_value_of_a_file(gradcheck: Command, folder: Path) -> None:
     text = """
         x = ["input", "W"]
