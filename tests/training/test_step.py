@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -243,6 +244,20 @@ def run(step: gc.TrainingStep, gs: Sequence[Array]) -> list[dict[str, Array]]:
 
 
 GS = [g / np.float64(i + 1) for i, g in enumerate(np.random.default_rng(5).normal(size=(6, 4)))]
+
+
+def test_every_loss_and_optimizer_has_a_formula_here_and_is_named_where_one_looks_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        folder(tmp_path, loss="none:scores,t")
+    known = {*re.findall(r"([\w-]+):PREDICTION", str(refused.value)), *KNOWN}
+    assert known == {re.split("[: ]", name)[0] for name in (*OPTIMIZERS, *(text for text, _, _ in LOSSES.values()))}
+    monkeypatch.setenv("COLUMNS", "200")
+    main(["step", "--help"])
+    page = Path(__file__).parents[2] / "docs/pages/guides/training.md"
+    for told in (capsys.readouterr().out, str(gc.training_step.__doc__), page.read_text("utf-8")):
+        assert known - {*re.findall(r"[\w-]+", told)} == set()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
