@@ -50,10 +50,24 @@ def test_the_gate_is_a_matter_of_x() -> None:
     assert Report(tuple(alone.values())).exit_code == 1
 
 
-def test_a_severed_pair_has_no_words_of_health() -> None:
-    [record] = records(TWO, y=("hard",)).values()
+STEEP = net(
+    "a (float[2,4] x) => (float[2,3] hard) "
+    "{ a = MatMul (x, W)  r = Round (a)  c = MatMul (r, V)  d = Sigmoid (c)  e = MatMul (d, V)  hard = Tanh (e) }",
+    W=W, V=1000 * np.eye(3),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("tested", [TWO, STEEP], ids=["flat", "a gradient that vanishes behind the cut"])
+def test_a_severed_pair_has_no_words_of_health(tested: ModelProto) -> None:
+    [record] = records(tested, y=("hard",)).values()
     health = record.gradient["health"]
-    assert (health.shows, health.ratio, health.lost) == ((), None, None)
+    assert (record.status, health.shows, health.ratio, health.steepest, health.lost) == (
+        "severed",
+        (),
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_failure_comes_before_a_cut() -> None:
@@ -179,6 +193,9 @@ def test_a_gradient_of_masks_alone_says_that_it_is_piecewise_constant() -> None:
     found = Procedure(read_proto(relu, "net.onnx"), Settings(second_order=True)).run("net")
     [second] = [c for c in found if c.gradient_of]
     assert (second.status, "the gradient is piecewise constant in x" in second.notes) == ("pass", True)
+    bent = net("a (float[2,4] x) => (float[2,3] y) { h = MatMul (x, W)  r = Relu (h)  y = Mul (r, r) }", W=W)
+    found = Procedure(read_proto(bent, "net.onnx"), Settings(second_order=True)).run("net")
+    assert [c.notes for c in found if c.gradient_of] == [()]
 
 
 def test_a_forward_run_that_differs_counts_beside_a_gradient_that_is_severed(tmp_path: Path) -> None:
