@@ -310,7 +310,25 @@ class Numeric:
             value = self.projected(by_complex_step(self.program, self.directions, self.job.budget))
         else:
             value = self.cleared(together)
-        status, ground = self._screened(theoretical, value, alone=together is None)
+        status, ground, noise = self._judged_by_complex_step(theory, theoretical, value, alone=together is None)
+        if (endless := np.isfinite(value) & (status == Status.DOMAIN)).any():
+            # Where y is infinitely steep it gives a huge number, beside which every other entry would be negligible.
+            value = np.where(endless, np.nan, value)
+            status, ground, noise = self._judged_by_complex_step(theory, theoretical, value, alone=True)
+        theoretical, value, status = self._in_long_doubles(theoretical, value, status, ground)
+        wrong = audited(self, value, ground, status)
+        if wrong is not None:
+            status, noise = np.where(wrong, np.int8(Status.NOISE), status), np.where(wrong, np.inf, noise)
+        return Comparison(
+            theoretical, value, noise, status, self.job.tolerance, known=ground, cells=self.cells,
+            elsewhere=0.0 if self.cells is None else 4 * EPS * ground.largest,
+        )  # fmt: skip
+
+    def _judged_by_complex_step(
+        self, theory: Theory, theoretical: Array, value: Array, *, alone: bool
+    ) -> tuple[Array, Ground, Array]:
+        """Statuses, the ground and error bounds of derivatives, to which the ladder adds where these are not finite."""
+        status, ground = self._screened(theoretical, value, alone=alone)
         elsewhere = 4 * EPS * ground.largest
         noise = np.broadcast_to(elsewhere, value.shape) if self.cells is None else elsewhere[self.cells.columns]
         for rows in self.pieces(np.flatnonzero(status.any(axis=1))):
@@ -325,14 +343,7 @@ class Numeric:
                 status[open_], error = self._confirmed(theoretical, value, ground, status, open_, blur)
                 noise[open_] = np.where(known, noise[open_], error)
                 status[open_] = self._excused(theoretical[open_], value[open_], status[open_], open_)
-        theoretical, value, status = self._in_long_doubles(theoretical, value, status, ground)
-        wrong = audited(self, value, ground, status)
-        if wrong is not None:
-            status, noise = np.where(wrong, np.int8(Status.NOISE), status), np.where(wrong, np.inf, noise)
-        return Comparison(
-            theoretical, value, noise, status, self.job.tolerance, known=ground, cells=self.cells,
-            elsewhere=0.0 if self.cells is None else elsewhere,
-        )  # fmt: skip
+        return status, ground, noise
 
     def uncompressed(self, theory: Theory, theoretical: Array) -> tuple[Theory, Array]:
         """The theoretical side with every entry, and its values as the comparison wants them, which has no cells then."""

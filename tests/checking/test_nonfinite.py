@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.autodiff.tape import Var
 from tests.checking.small import check, model, scaled, with_rule
 
 
@@ -48,3 +50,20 @@ def test_a_gradient_that_is_not_finite_where_y_is_fails():
     for nodes in ([("Sqrt", "x", "y")], [("Abs", "x", "a"), ("Sqrt", "a", "y")]):
         record = check(model(*nodes), value=[1.0, 4.0, 9.0, 0.0])
         assert (record.status, record.code, record.gradient["finite"]) == ("fail", "GC103", False)
+
+
+@pytest.mark.parametrize("method", ["auto", "richardson", "central"])
+@pytest.mark.parametrize(("factor", "failed"), [(0.5, []), (0.75, [1, 2, 3])])
+def test_where_y_is_infinitely_steep_in_one_entry_the_others_are_judged_as_ever(
+    method: str, factor: float, failed: list[int]
+):
+    """The complex step gives a huge number there, beside which every other entry would be negligible."""
+
+    def rule(ct: Var, y: Var, x: Var) -> tuple[Var]:
+        zero = sym.equal(y, 0)
+        return (sym.where(zero, 0.0, ct * factor / sym.where(zero, 1.0, y)),)
+
+    tested = model(("Sqrt", "x", "q"), ("ReduceSum", "q", "y", {"keepdims": 0}))
+    record = check(tested, [0.0, 1.0, 2.0, 3.0], ops=with_rule("Sqrt", rule), method=method)
+    assert sorted(entry.x[0] for entry in record.worst if entry.status == "fail") == failed
+    assert [entry.x[0] for entry in record.worst if entry.status == "inconclusive"] == [0]

@@ -58,6 +58,17 @@ def test_a_gradient_that_is_not_finite_at_the_edge_of_a_domain_is_no_bug_of_rule
     assert not any("a bug of gradcheck's rules" in note for note in check.notes)
 
 
+@pytest.mark.parametrize("method", ["auto", "richardson"])
+def test_where_y_is_infinitely_steep_in_one_entry_the_others_are_judged_as_ever(method: str) -> None:
+    """Nothing is small beside what is no derivative, and our own, which is infinite there, is no evidence."""
+    tested = model(("Sqrt", "x", "q"), ("ReduceSum", "q", "y", {"keepdims": 0}))
+    x = np.array([0.0, 1.0, 2.0, 3.0])
+    given = {"grad": {"x": np.array([9.0, 9.0, 0.5 / np.sqrt(2), 9.0])}, "x_init_value": {"x": x}}
+    check = only(gc.check(tested, "x", "y", method=method, **given))
+    assert (check.status, check.claim["theoretical"]) == ("fail", "inconclusive")
+    assert {e.x: e.status for e in check.worst} == {(0,): "inconclusive", (1,): "fail", (3,): "fail"}
+
+
 def test_both_may_be_wrong(tmp_path: Path) -> None:
     check = only(gc.check(tanh(tmp_path, BROKEN), grad={"x": "x_grad"}, ops=WRONG_TANH))
     assert (check.status, check.claim["theoretical"], check.suspect) == ("fail", "fail", None)

@@ -254,6 +254,8 @@ def _room(paths: Paths, name: str, claims: Mapping[str, Array]) -> float:
     if not numbers.any() or not np.isfinite(numbers).all() or entries > _MOST_ENTRIES:
         return math.inf
     jacobian = jacobian_between(paths.tape, [*claims], name)
+    if not np.isfinite(jacobian).all():
+        return math.inf
     cotangent, _, rank, _ = np.linalg.lstsq(jacobian, numbers, rcond=1e-9)
     left = float(np.linalg.norm(jacobian @ cotangent - numbers)) / float(np.linalg.norm(numbers))
     return math.inf if rank == len(numbers) else float(rank) if left <= _LEFT else 0.0
