@@ -52,6 +52,24 @@ def test_a_tensor_that_y_is_made_of_is_no_gradient(tmp_path: Path) -> None:
     assert [c.claim for c in gc.check(gc.load(path)).checks] == [{}]
 
 
+def test_a_tensor_named_after_an_input_on_which_y_does_not_depend_is_no_gradient(tmp_path: Path) -> None:
+    body = "y = Mul (x, x)\n two = Constant <value_float=2.0> ()\n z_grad = Mul (two, z)"
+    path = write(tmp_path / "m.onnx", "(float[3] x, float[3] z) => (float[3] y, float[3] z_grad)", "", body)
+    checks = gc.check(gc.load(path)).checks
+    assert [(c.x, c.y, c.claim) for c in checks if c.status == "pass"] == [("x", "y", {}), ("z", "z_grad", {})]
+    assert not any(c.claim for c in checks)
+
+
+def test_of_several_outputs_the_one_that_a_gradient_begins_with_is_differentiated(tmp_path: Path) -> None:
+    """A scalar beside it, such as a norm, is no loss: nothing says of it that it is differentiated."""
+    signature = "(float[3] x, float[3] y_grad) => (float[3] y, float norm, float[3] x_grad)"
+    body = """y = Mul (x, x)\n norm = ReduceSum <keepdims=0> (y)
+        two = Constant <value_float=2.0> ()\n slope = Mul (two, x)\n x_grad = Mul (slope, y_grad)"""
+    path = write(tmp_path / "m.onnx", signature, "", body)
+    found = [c for c in gc.check(gc.load(path)).checks if c.claim]
+    assert [(c.x, c.y, c.status, c.claim["by"]) for c in found] == [("x", "y", "pass", "x_grad")]
+
+
 def test_of_several_outputs_it_is_not_guessed_which_one_is_differentiated(tmp_path: Path) -> None:
     body = "y = Mul (x, x)\n z = Neg (x)\n two = Constant <value_float=2.0> ()\n x_grad = Mul (two, x)"
     path = write(tmp_path / "m.onnx", "(float[3] x) => (float[3] y, float[3] z, float[3] x_grad)", "", body)
