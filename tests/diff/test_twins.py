@@ -139,6 +139,22 @@ def test_straight_through_a_quantized_model_has_the_gradient_too() -> None:
         assert statuses(Twins("", PLAIN, quantized), straight_through=True) == {"y": "pass", "y/x": "pass"}
 
 
+def test_where_both_are_quantized_that_is_no_reason_for_another_gradient() -> None:
+    text = """a (float[4] x) => (float[4] y) {{
+        q = QuantizeLinear (x, s, z)  d = DequantizeLinear (q, s, z)  k = Mul (x, {})  y = Add (d, k) }}"""
+    a, b = (net(text.format(slope), s=0.02, one=1.0, two=2.0, z=np.uint8(128)) for slope in ("one", "two"))
+    found = diff(Twins("quantized", a, b))["y/x"]
+    assert (found.status, found.notes) == ("fail", ())
+
+
+@pytest.mark.parametrize(("times", "status"), [(1.0, "pass"), (1.5, "fail GC110")])
+def test_small_numbers_of_a_float16_copy_differ_by_their_own_size_in_float64(times: float, status: str) -> None:
+    """What float16 loses is relative there: an absolute tolerance would let anything small pass."""
+    text = "a ({0}[4] x) => ({0}[4] y) {{ y = Mul (x, c) }}"
+    a, b = net(text.format("float"), c=1e-3), net(text.format("float16"), dtype=np.float16, c=times * 1e-3)
+    assert statuses(Twins("small", a, b))["y"] == status
+
+
 def test_a_parameter_that_stands_for_several_elsewhere_is_not_compared() -> None:
     tied = net(f"a {IN} {{ i = Identity (W)  h = MatMul (x, W)  g = MatMul (x, i)  s = Mul (h, g)  y = MatMul (s, V) }}",
                W=W, V=V)  # fmt: skip
