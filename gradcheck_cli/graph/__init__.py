@@ -106,7 +106,7 @@ class Graph:
     `types` holds the declared type of any tensor.  A subgraph may read names of the graph around it.  An input that is
     also a constant is an input with a default value.  Of the constants, the file declares those in `trained` to be
     weights; `inline` ones are values of Constant nodes; `modules` tells of the exporter's modules' own whether they are
-    parameters, else buffers.
+    parameters, else buffers, and `folded` of those that it made of parameters whether by arithmetic, else by a layout.
     """
 
     inputs: tuple[str, ...]
@@ -119,6 +119,7 @@ class Graph:
     trained: frozenset[str] = frozenset()
     inline: frozenset[str] = frozenset()
     modules: Mapping[str, bool] = field(default_factory=lambda: _NOTHING)
+    folded: Mapping[str, bool] = field(default_factory=lambda: _NOTHING)
     _needed: dict[Any, frozenset[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -92,8 +92,9 @@ def trained_inputs(
 def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], list[str]]:
     """The constants that are trained where nobody names any, and sentences on those that may be parameters and are not.
 
-    Exporters fold what is computed of parameters and of buffers alike, and do not tell which: a table of sines, or the
-    rows of one that is learnt.  Trained, a buffer is another model; kept, a parameter is only frozen.
+    Exporters fold what is computed of parameters and of buffers alike, and most do not tell which: a table of sines, or
+    the rows of one that is learnt.  Trained, a buffer is another model; kept, a parameter is only frozen.  So is a
+    weight that is normalized: without its norm it is another model too.
     """
     scales, roles = _of_group_norms(graph), constant_roles(graph, ys, ops=ops)
     trained, needed = [n for n, found in roles.items() if found.role == WEIGHT], graph.needed_for(ys)
@@ -101,11 +102,16 @@ def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], 
     declares = any(graph.modules.values())
     unknown = [n for n in names if n not in {*scales, *graph.trained} and _is_folded(graph, n, declares)]
     readers = readers_of(graph, unknown, ops)
-    folded = [n for n in unknown if all(op.name not in _PRODUCTS and not op.roles for op, _ in readers.get(n, ()))]
+    folded = [
+        n
+        for n in unknown
+        if graph.folded.get(n) or all(op.name not in _PRODUCTS and not op.roles for op, _ in readers.get(n, ()))
+    ]
+    folded += [n for n, role in roles.items() if role.rule in (4, 5) and n in graph.folded and n not in names]
     kept = [] if declares else [
         n for n, role in roles.items()
         if role.rule in (4, 5) and n not in names and n not in graph.inline and _IDENTIFIER.fullmatch(n)
-        and not is_made_up(n)
+        and not is_made_up(n) and n not in graph.folded
     ]  # fmt: skip
     said = [*_said_of_kept(folded, "computed by the exporter, of parameters or of buffers",
                            "; export without optimizing: torch.onnx.export(..., dynamo=True, optimize=False)"),
@@ -114,8 +120,8 @@ def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], 
 
 
 def _is_folded(graph: Graph, name: str, declares: bool) -> bool:
-    """True for what PyTorch's exporters compute: no parameter that the file declares, or a name of the older one."""
-    return (declares and name not in graph.modules) or name.startswith("onnx::")
+    """True for what PyTorch's exporters compute: they say so, declare others as parameters, or call it onnx::."""
+    return graph.folded.get(name, False) or (declares and name not in graph.modules) or name.startswith("onnx::")
 
 
 def _said_of_kept(names: Sequence[str], why: str, instead: str) -> Iterator[str]:

@@ -62,6 +62,56 @@ def test_what_is_kept_is_trained_if_named(tmp_path: Path) -> None:
     assert any("computed by the exporter" in note for note in step.notes)
 
 
+COMPUTED = """g (double[N, 2] x) => (double[N, 2] y)
+    <double[2] net_DOT_b = {1, 2}, double FACTOR = {2}, double[2, 2] MATRIX = {1, 2, 3, 5}, double val_9 = {3}>
+    { a = MatMul (x, MATRIX) b = Mul (a, FACTOR) c = Add (b, net_DOT_b) y = Mul (c, val_9) }"""
+NEW = {"net.b": "PARAMETER"}
+
+
+def folded(model: onnx.ModelProto, of: Mapping[str, list[str]], parameters: list[str]) -> onnx.ModelProto:
+    """A model in which PyTorch's exporter says of what it has computed constants, and what the parameters were."""
+    for name, names in of.items():
+        info = model.graph.value_info.add(name=name)
+        info.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+        info.metadata_props.add(key="pkg.onnxscript.optimizer.folded_from", value=str(names))
+    lines = [*(f"p_{i}: PARAMETER target={name!r}" for i, name in enumerate(parameters)), "b_t: BUFFER target='sines'"]
+    text = "\n".join(["", "# inputs", *lines, "x: USER_INPUT", "", "# outputs", "y: USER_OUTPUT", ""])
+    model.graph.metadata_props.add(key="pkg.torch.export.ExportedProgram.graph_signature", value=text)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("factor", "matrix", "of", "kept"),
+    [
+        ("exp", "net_DOT_w", {"exp": ["logit_scale"], "val_9": ["val_8"]}, {"exp"}),  # of CLIP
+        ("sum_1", "net_DOT_w", {"sum_1": ["abs_1", "log", "net.b"]}, {"sum_1"}),  # of a normalizing flow
+        ("exp", "net_DOT_w", {"exp": ["sines"]}, set()),
+        ("scalar_tensor_default", "net_DOT_w", {"scalar_tensor_default": ["val_8"]}, set()),
+        ("val_8", "val_7", {"val_7": ["net.w"]}, set()),  # the weight of a Linear, transposed
+        ("val_8", "permute_1", {"permute_1": ["net.w"]}, set()),
+        ("val_8", "val_7", {"val_7": ["net.w", "net.v", "val_3", "zeros"]}, set()),  # two directions of an LSTM
+        ("val_8", "mul_22", {"mul_22": ["div_1", "linalg_vector_norm", "net.v", "net.w", "val_82"]}, {"mul_22"}),
+        ("val_8", "val_7", {"val_7": ["div_1", "linalg_vector_norm", "net.w"]}, {"val_7"}),  # normalized, transposed
+        ("val_8", "val_7", {"val_7": ["arange", "mul", "sines"]}, set()),
+        ("exp", "mul_2", {"exp": ["net.w"], "mul_2": ["net.v"]}, {"exp", "mul_2"}),
+    ],
+)  # fmt: skip
+def test_constants_that_the_exporter_computes_of_parameters_are_kept_and_told(
+    factor: str, matrix: str, of: dict[str, list[str]], kept: set[str], tmp_path: Path
+) -> None:
+    text = COMPUTED.replace("FACTOR", factor).replace("MATRIX", matrix)
+    kinds = NEW if matrix != "net_DOT_w" else {**NEW, "net.w": "PARAMETER"}
+    model = folded(
+        declared(proto(text), kinds, onnx.TensorProto.DOUBLE), of, ["net.b", "net.w", "net.v", "logit_scale"]
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t", optimizer="sgd")
+    assert {*step.params} == {"net.b", matrix.replace("_DOT_", ".")} - kept
+    told = [note for note in step.notes if "computed by the exporter" in note]
+    assert len(told) == bool(kept)
+    assert all(name in note or "and 1 more" in note for name in kept for note in told)
+
+
 def test_what_may_be_a_parameter_is_told(tmp_path: Path) -> None:
     step = step_of("""g (double[N, 2] x) => (double[N, 2] y)
         <double[2] net_DOT_w = {1, 2}, double temperature = {2}, double[2] net_DOT_ls = {1, 1}, double val_3 = {3}>

@@ -6,6 +6,7 @@ to attributes read there.  A model-local function is inlined by reading its body
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -38,6 +39,13 @@ from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType, desc
 from gradcheck_cli.graph.memory import installed
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
+
+# Steps of a program of PyTorch that give entries of what they take, or zeros that make room for them.
+_LAYOUTS = {
+    "_to_copy", "alias", "cat", "chunk", "clone", "contiguous", "convert_element_type_default", "detach", "expand",
+    "flatten", "getitem", "movedim", "permute", "reshape", "select", "slice", "split", "squeeze", "stack", "t", "transpose",
+    "unflatten", "unsqueeze", "view", "zeros",
+}  # fmt: skip
 MAX_NODES = 3_000_000  # once functions are inlined
 MAX_CALLS = 200_000  # of functions in one model: nested calls multiply
 MAX_CALL_DEPTH = 60
@@ -171,6 +179,7 @@ class Body(Struct, frozen=True):
     types: dict[str, TensorType] = field(default_factory=dict)
     inline: set[str] = field(default_factory=set)  # constants that Constant nodes hold
     modules: dict[str, bool] = field(default_factory=dict)  # parameters of modules, and buffers
+    folded: dict[str, bool] = field(default_factory=dict)  # constants that are made of parameters
 
     def take(self, proto: GraphProto) -> None:
         """Adds the constants, declared types and nodes of a graph."""
@@ -184,6 +193,7 @@ class Body(Struct, frozen=True):
         for infos in (proto.value_info, proto.output, proto.input):
             self.types.update({self.scope.name(name): kind for name, kind in types_of(infos).items()})
         self.modules.update({self.scope.name(name): kind for name, kind in _of_modules(proto.value_info)})
+        self.folded.update({self.scope.name(name): computed for name, computed in _of_parameters(proto)})
         for index, node in enumerate(proto.node):
             self.add(index, node)
 
@@ -199,6 +209,7 @@ class Body(Struct, frozen=True):
             name=name,
             inline=frozenset(self.inline),
             modules=self.modules,
+            folded=self.folded,
         )
 
     def add(self, index: int, proto: NodeProto) -> None:
@@ -382,3 +393,15 @@ def _of_modules(infos: Iterable[ValueInfoProto]) -> Iterator[tuple[str, bool]]:
         for entry in info.metadata_props:
             if entry.key == "pkg.torch.export.graph_signature.InputSpec.kind" and entry.value != "USER_INPUT":
                 yield info.name, entry.value == "PARAMETER"
+
+
+def _of_parameters(proto: GraphProto) -> Iterator[tuple[str, bool]]:
+    """Constants that PyTorch's exporter has made of parameters: True by arithmetic, False if entries only moved."""
+    texts = [each.value for each in proto.metadata_props if each.key.endswith(".ExportedProgram.graph_signature")]
+    parameters = {name for text in texts for name in re.findall(r": PARAMETER target='([^']*)'", text)}
+    for info in proto.value_info if parameters else ():
+        for entry in info.metadata_props:
+            names = re.findall(r"'([^']*)'", entry.value) if entry.key == "pkg.onnxscript.optimizer.folded_from" else ()
+            if not parameters.isdisjoint(names):
+                steps = {re.sub(r"_\d+$", "", name) for name in {*names, info.name} - parameters}
+                yield info.name, bool(steps - _LAYOUTS - {"val"})
