@@ -17,7 +17,7 @@ import numpy as np
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.graph import Array
-from gradcheck_cli.op import Op, composite
+from gradcheck_cli.op import Cut, Metadata, Op, composite
 from gradcheck_cli.ops.shape import as_tuple, checked
 
 PADDING_MODES = ("zeros", "border", "reflection")
@@ -160,6 +160,11 @@ def grid_sample(x: Var, grid: Var, *, align_corners: int = 0, mode: str = "linea
     return sym.transpose(y, (0, rank + 1, *range(1, rank + 1)))
 
 
+def nearest(attrs: Metadata, operand: int, output: int) -> Cut:
+    """`cuts` of a sample: which entry is the nearest to a position decides, and nothing else of the position."""
+    return "decides" if operand == 1 and attrs.get("mode") == "nearest" else ""
+
+
 def _images(x: Var) -> tuple[int, ...]:
     if x.ndim < 3:
         raise ValueError(f"an input (N, C, ...) with at least one more axis is needed, not {list(x.shape)}")
@@ -197,6 +202,6 @@ def _places(length: int, align_corners: bool) -> Array:
 
 
 SAMPLING: list[Op] = [
-    composite("GridSample", grid_sample, space="windows", elsewhere="rough"),
+    composite("GridSample", grid_sample, cuts=nearest, space="windows", elsewhere="rough"),
     composite("AffineGrid", affine_grid, static={"size": 1}, elsewhere="rough"),
 ]

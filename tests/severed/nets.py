@@ -23,6 +23,7 @@ CONSTANTS: Mapping[str, Any] = {
     "two": np.array([2, 2]), "three": np.array(3), "yes": np.array(True), "no": np.array(False), "last": np.array([-1]),
     "from0": np.array([0]), "to2": np.array([2]), "from2": np.array([2]), "to4": np.array([4]), "axis1": np.array([1]),
     "one": np.array([1]), "even": np.float64(2.0), "row": np.array([0, 2]), "never": np.zeros((3, 4), bool),
+    "points": np.array([1, 6, 1, 2]), "image": np.array([1, 2, 2, 3]), "table": np.array([3, 4]),
 }  # fmt: skip
 
 
@@ -39,6 +40,8 @@ def beside(piece: str) -> str:
     return re.sub(r"\bb(\d*)\b", r"p\1", piece)
 
 
+SAMPLED = ("b1 = Reshape (a, points)  b2 = Reshape (C, image)  b3 = GridSample {} (b2, b1)  "
+           "b = Reshape (b3, table)")  # fmt: skip
 CUTS = [
     Piece("round", "b = Round (a)", "Round"),
     Piece("floor", "b = Floor (a)", "Floor"),
@@ -59,6 +62,7 @@ CUTS = [
     Piece("eye", "b = EyeLike (a)", "EyeLike"),
     Piece("fake", "b1 = Div (a, s)  b2 = Round (b1)  b3 = Clip (b2, far, top)  b = Mul (b3, s)", "Round"),
     Piece("not a number", "b1 = IsNaN (a)  b2 = Not (b1)  b = Cast <to = 1> (b2)", "IsNaN"),
+    Piece("nearest sample", SAMPLED.format('<mode = "nearest">'), "GridSample"),
 ]
 TWINS = [  # what is cut has another way, on which it is multiplied, or does not round at all
     *(Piece(f"{each.name} times", f"{beside(each.text)}  b = Mul (a, p)") for each in CUTS),
@@ -66,6 +70,7 @@ TWINS = [  # what is cut has another way, on which it is multiplied, or does not
     Piece("double", "b1 = Cast <to = 11> (a)  b = Cast <to = 1> (b1)"),
     Piece("sorted", "b, b2 = TopK (a, k)"),
     Piece("own relu", "b1 = Greater (a, half)  b2 = Cast <to = 1> (b1)  b = Mul (b2, a)"),
+    Piece("sampled between", SAMPLED.format("")),
     Piece("where alive", "b1 = Less (a, half)  b = Where (b1, a, D)"),
 ]
 PARTLY = [

@@ -21,7 +21,7 @@ from gradcheck_cli.ops.index import INDEX
 from gradcheck_cli.ops.matmul import gemm
 from gradcheck_cli.ops.pad import PAD
 from gradcheck_cli.ops.quantize import QUANTIZE
-from gradcheck_cli.ops.sampling import LINEAR, Taps, extended, meet, sample
+from gradcheck_cli.ops.sampling import LINEAR, Taps, extended, meet, nearest, sample
 from gradcheck_cli.ops.shape import checked
 
 DOMAIN = "com.microsoft"
@@ -360,7 +360,7 @@ FUSED: list[Op] = [
     fused("FusedMatMul", fused_matmul),
     fused("FusedMatMulActivation", fused_matmul_activation),
     fused("Gelu", gelu),
-    fused("GridSample", grid_sample, space="windows"),
+    fused("GridSample", grid_sample, cuts=nearest, space="windows"),
     fused("GemmFastGelu", lambda x, w, bias=None: fast_gelu(sym.matmul(x, w), bias), does="FastGelu of a product."),
     fused("QuickGelu", lambda x, *, alpha=QUICK_ALPHA: x * sym.sigmoid(x * alpha), does="x sigmoid(alpha x)."),
     fused("Range", lambda start, limit, delta=None:
