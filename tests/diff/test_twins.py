@@ -308,6 +308,19 @@ def test_derivatives_of_entries_that_are_not_finite_are_left_out() -> None:
     assert found["y/x"].entries == {"total": 16, "checked": 8, "failed": 0, "inconclusive": 0}
 
 
+@pytest.mark.parametrize(("other", "said"), [("d", ["it is zero in a.onnx"]), ("x", [])])
+def test_a_gradient_that_is_not_a_number_is_not_zero(other: str, said: list[str]) -> None:
+    """An exporter that drops a small number makes 0 * inf of a distance that a Relu does not take."""
+    text = "net (float[2] x) => (float[2] y) {{ d = Sub (x, x)  q = {}  r = Sqrt (q)  n = Sub (r, five)  m = Relu (n) "
+    a, b = (
+        net(text.format(near) + f"y = Add (m, {other}) }}", five=np.float64(5), small=np.float64(1e-6))
+        for near in ("Add (d, small)", "Mul (d, small)")
+    )
+    record = diff(Twins("", a, b))["y/x"]
+    assert (record.status, record.code) == ("fail", "GC111")
+    assert [note for note in record.notes if "zero" in note] == said
+
+
 def test_models_without_entries_are_not_compared() -> None:
     text = "a (float[0,4] x) => (float[0,4] y) { y = Tanh (x) }"
     found = diff(Twins("", net(text), net(text)))

@@ -215,7 +215,7 @@ class ModelDiff:
         if differs and a != b:
             yield f"{self.names[b]} quantizes: nothing flows through integers, unless with --straight-through"
         else:
-            here, there = (bool(np.nan_to_num(each).any()) for each in (outcome.theoretical, outcome.numerical))
+            here, there = (bool(each.any()) for each in (outcome.theoretical, outcome.numerical))
             if here != there:
                 yield f"it is zero in {self.names[here]}"
 
