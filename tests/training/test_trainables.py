@@ -187,6 +187,29 @@ def test_layers_that_begin_as_copies_of_one_another_are_trained_one_by_one(fresh
         np.testing.assert_allclose(changes[name], -0.1 * gradient, rtol=1e-9, err_msg=name)
 
 
+DETACHED = """g (double[N, 2] x) => (double[N, 2] y) <double[2, 2] w = {1, 2, 3, 5}, double[2] net_DOT_bias = {1, 2}>
+    { a = MatMul (x, w) b = Identity (a) c = Identity (x) d = Mul (b, c) e = Identity (a) y = Add (d, net_DOT_bias) }"""
+
+
+@pytest.mark.parametrize(
+    ("detached", "trainable", "told"),
+    [("b", "", True), ("c", "", False), ("e", "", False), ("", "", False), ("b", "!w", False)],
+)
+def test_what_pytorch_detached_is_told_where_weights_lie_before_it(
+    detached: str, trainable: str, told: bool, tmp_path: Path
+) -> None:
+    model = proto(DETACHED)
+    for node in model.graph.node:
+        target = "detach" if node.output[0] == detached else "clone"
+        text = (
+            f"%{node.output[0]} : [num_users=1] = call_function[target=torch.ops.aten.{target}.default](args = (), ...)"
+        )
+        node.metadata_props.add(key="pkg.torch.onnx.fx_node", value=text)
+    onnx.save(model, tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t", trainable=trainable or ())
+    assert [note.startswith("b (detached in PyTorch)") for note in step.notes if "detached" in note] == [True] * told
+
+
 MERGED = """g (double[N, 2] x) => (double[N, 2] y) <double[2, 2] w = {1, 2, 3, 5}, double[2] net_DOT_bias = BIAS>
     { a = MatMul (x, w) c = Add (a, net_DOT_bias) d = MatMul (c, w) e = Add (d, net_DOT_bias) y = MatMul (e, w) }"""
 
