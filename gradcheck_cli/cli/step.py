@@ -81,6 +81,8 @@ def _made(path: str, output: str, given: Mapping[str, Any]) -> list[str]:
 
 def _said(made: TrainingStep, output: str, notes: Sequence[str]) -> Iterator[str]:
     """The sentences that tell what was written, and how to train."""
+    from gradcheck_cli.export.proof import UNKNOWN
+
     graph = made.train.graph
     yield f"{output}  train.onnx ({counted(len(graph.nodes), 'node')}), eval.onnx, init.npz, step.py"
     yield from (f"  data    {name} {graph.types[name]}" for name in made.data)
@@ -90,5 +92,7 @@ def _said(made: TrainingStep, output: str, notes: Sequence[str]) -> Iterator[str
     yield f"  gives   {', '.join((made.loss, *made.metrics))}"
     if made.open_dims:
         yield f"  open    {', '.join(made.open_dims)}: any size at which the model runs"
-    yield from (f"  note    {note}" for note in (*made.notes, *notes))
-    yield f"  run     python {os.path.join(output, 'step.py')} DATA.npz"
+    told = dict.fromkeys((*made.notes, *notes))  # both graphs may not run for the same reason
+    yield from (f"  note    {note}" for note in told)
+    if not any(UNKNOWN in note for note in told):
+        yield f"  run     python {os.path.join(output, 'step.py')} DATA.npz"

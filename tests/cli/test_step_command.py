@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
 from tests.cli.conftest import Command
@@ -21,6 +23,22 @@ def test_it_says_what_it_has_written(gradcheck: Command) -> None:
     assert "  gives   loss_1, grad_norm" in others
     assert others[-1] == "  run     python out/step.py DATA.npz"
     assert {p.name for p in Path("out").iterdir()} == {"train.onnx", "eval.onnx", "init.npz", "step.py"}
+
+
+def test_files_that_onnxruntime_does_not_run_are_told_once(gradcheck: Command) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    text = """<ir_version: 9, opset_import: ["" : 18]> m (bfloat16[N, 2] x) => (bfloat16[N, 2] y)
+        <bfloat16[2, 2] w = {16256, 16320, 16384, 16448}> { y = MatMul (x, w) }"""
+    onnx.save(onnx.parser.parse_model(text), "m.onnx")
+    done = gradcheck("step", "m.onnx", "--loss", "mse:y,t", "-o", "out")
+    assert done.code == 0, done.err
+    try:
+        onnxruntime.InferenceSession("m.onnx")
+    except Exception:
+        assert done.out.count("onnxruntime runs neither the model nor this file") == 1
+        assert "step.py DATA.npz" not in done.out
+    else:
+        assert "onnxruntime runs neither" not in done.out
 
 
 @pytest.mark.parametrize(
