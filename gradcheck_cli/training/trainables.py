@@ -108,7 +108,7 @@ def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], 
         for n in unknown
         if graph.folded.get(n) or all(op.name not in _PRODUCTS and not op.roles for op, _ in readers.get(n, ()))
     ]
-    folded += [n for n, role in roles.items() if role.rule in (4, 5) and n in graph.folded and n not in names]
+    folded += [n for n, role in roles.items() if role.rule in (4, 5) and n not in names and _may_be_made_of(graph, n)]
     kept = [] if declares else [
         n for n, role in roles.items()
         if role.rule in (4, 5) and n not in names and n not in graph.inline and _IDENTIFIER.fullmatch(n)
@@ -123,6 +123,12 @@ def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], 
 def _is_folded(graph: Graph, name: str, declares: bool) -> bool:
     """True for what PyTorch's exporters compute: they say so, declare others as parameters, or call it onnx::."""
     return graph.folded.get(name, False) or (declares and name not in graph.modules) or name.startswith("onnx::")
+
+
+def _may_be_made_of(graph: Graph, name: str) -> bool:
+    """True for a number, or several equal ones, that an exporter has computed, maybe of parameters."""
+    older = name.startswith("onnx::") and name not in graph.inline and _is_flat(graph.constants[name])
+    return older or name in graph.folded
 
 
 def _said_of_kept(names: Sequence[str], why: str, instead: str) -> Iterator[str]:

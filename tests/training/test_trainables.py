@@ -52,6 +52,20 @@ def test_constants_that_the_exporter_computes_are_kept_and_told(
     assert [note.startswith(kept) for note in told] == ([True] if kept else [])
 
 
+def test_single_numbers_that_the_older_exporter_computes_are_told(tmp_path: Path) -> None:
+    model = proto("""g (double[N, 2] x) => (double[N, 2] y)
+        <double[2, 2] net_DOT_w = {1, 2, 3, 5}, double onnx_COLON__COLON_Mul_1 = {2},
+         double[2] onnx_COLON__COLON_Div_2 = {3, 3}, double[2] onnx_COLON__COLON_Add_3 = {0, -10000}>
+        { a = MatMul (x, net_DOT_w) b = Mul (a, onnx_COLON__COLON_Mul_1) c = Div (b, onnx_COLON__COLON_Div_2)
+          d = Add (c, onnx_COLON__COLON_Add_3) number = Constant <value = double {3}> () y = Mul (d, number) }""")
+    model.graph.node[4].output[0] = model.graph.node[5].input[1] = "onnx::Mul_4"
+    onnx.save(model, tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t")
+    assert {*step.params} == {"net.w"}
+    [told] = step.notes
+    assert told.startswith("onnx::Mul_1 and 1 more (computed by the exporter")
+
+
 def test_what_is_kept_is_trained_if_named(tmp_path: Path) -> None:
     text = FOLDED.replace("OTHER", "expand")
     step = step_of(text, tmp_path, {"net.scale": "PARAMETER"}, trainable="slice_?")
