@@ -235,7 +235,9 @@ def _type(graph: Graph, name: str) -> TensorType:
 
 _EXPORTED = re.compile(r"constant|const(_|\d|$)|onnx::|val_", re.IGNORECASE)  # how exporters call what has no name
 _FILLED_IN = re.compile(r"constant|val_", re.IGNORECASE)  # how exporters call constants that they need themselves
-_LITERAL = re.compile(r"/(.*/)?Constant(_\d+)?_output_0")  # numbers of the code, in PyTorch's older exporter
+_LITERAL = re.compile(  # numbers of the code, in PyTorch's older exporter and as operands of TensorFlow's functions
+    r"/(.*/)?Constant(_\d+)?_output_0|(.*/)?Const(_\d+)?:0|.*/([abetxy]|padding_value):0"
+)
 _PARAMETER = re.compile(
     r"(^|_)(weights?|bias(es)?|kernel|gamma|beta|scale|alpha|lambda|tau|temperature|embed(ding)?s?|tokens?|table|param"
     r"(eter)?s?)(_|\d|$)|ReadVariableOp"
@@ -340,7 +342,7 @@ def _role(
         if of_module is False:
             return ConstantRole(CONSTANT, 1, "the file declares it a buffer")
         if _LITERAL.fullmatch(name):
-            return ConstantRole(CONSTANT, 1, "called as PyTorch's exporter calls numbers of the code")
+            return ConstantRole(CONSTANT, 1, "called as exporters call numbers of the code")
     if of_module and name in needed and not rule.only_selects(name):
         return ConstantRole(WEIGHT, 1, "the file declares it a parameter")
     if of_operand is not None:
