@@ -21,7 +21,7 @@ from gradcheck_cli.model import Model, arguments
 from gradcheck_cli.op import Ops
 from gradcheck_cli.ops.straight import estimated
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.training.losses import LOSSES, MEASURES, METRICS, with_measure
+from gradcheck_cli.training.losses import LOSSES, MEASURES, METRICS, said_of_probabilities, with_measure
 from gradcheck_cli.training.optimizers import NORM, RATE, STEP, Update, optimizer_of
 from gradcheck_cli.training.trainables import Trainables, evaluated, trained_inputs
 
@@ -182,7 +182,7 @@ class _Making(Struct, frozen=True):
             Model(structs.replace(source, graph=train, uri="train.onnx"), opened.ops, model.dims),
             self._evaluate(opened, loss, metrics),
             init, suffix, lr, loss, (*metrics, *self._norm), tuple(found.params), data, forward.open_dims,
-            (*found.notes, *forward.notes),
+            (*said_of_probabilities(graph, loss), *found.notes, *forward.notes),
         )  # fmt: skip
 
     @property

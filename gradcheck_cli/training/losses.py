@@ -5,7 +5,7 @@ Each is an operator composed of ONNX's, of a prediction and of a target that is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from msgspec import field as made_by
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.errors import UsageError, counted, did_you_mean
+from gradcheck_cli.errors import UsageError, counted, did_you_mean, shown
 from gradcheck_cli.export.trials import followed
 from gradcheck_cli.graph import FreshNames, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.model import Model, Tensor
@@ -128,6 +128,7 @@ LOSSES: Mapping[str, Measure] = {
 METRICS: Mapping[str, Measure] = {"accuracy": _measure("Accuracy", accuracy, {"axis": 1, "ignore": -100}, classes=True)}
 MEASURES = {each.op.key: each.op for each in (*LOSSES.values(), *METRICS.values())}
 _REDUCTIONS = ("mean", "sum")
+_WITHIN = {"cross-entropy": "Softmax", "bce-with-logits": "Sigmoid"}  # what losses of scores apply themselves
 
 
 def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: str, name: str) -> tuple[Graph, str]:
@@ -161,6 +162,23 @@ def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: 
     node = Node(measure.op.name, (scores.name, target), (made,), options, DOMAIN, name=made)
     graph = replace(graph, inputs=(*graph.inputs, *types), nodes=(*graph.nodes, node), types={**graph.types, **types})
     return graph, made
+
+
+def said_of_probabilities(graph: Graph, loss: str) -> Iterator[str]:
+    """A sentence on a loss of scores that is given probabilities, as classifiers of Keras end with."""
+    node = _maker(graph, loss)
+    kind = next((k for k in _WITHIN if node is not None and node.key == LOSSES[k].op.key), None)
+    if node is not None and kind is not None:
+        given, made = node.inputs[0], _maker(graph, node.inputs[0])
+        if made is not None and made.key == ("", _WITHIN[kind]):
+            yield f"{shown(given)} is what {made.op} gives, and {kind} takes the scores before it: {shown(made.inputs[0])}"
+
+
+def _maker(graph: Graph, name: str) -> Node | None:
+    """The node that computes a tensor, or the one that the tensor is a copy of."""
+    index = graph.producer(name)
+    node = None if index is None else graph.nodes[index]
+    return node if node is None or node.key != ("", "Identity") else _maker(graph, node.inputs[0])
 
 
 def _options(measure: Measure, texts: Sequence[str], said: str) -> dict[str, Any]:

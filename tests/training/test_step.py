@@ -475,6 +475,32 @@ def test_a_target_has_the_dimensions_that_the_prediction_follows(name: str, tmp_
         assert loss == pytest.approx(-np.log(picked).mean(), rel=1e-5)
 
 
+# nodes, the loss, and a tensor that a note names as the scores before
+BEHIND = {
+    "softmax": ("y = Softmax (x)", "cross-entropy:y,labels", "h"),
+    "softmax under another name": ("p = Softmax (x) y = Identity (p)", "cross-entropy:y,labels,axis=-1", "h"),
+    "sigmoid": ("y = Sigmoid (x)", "bce-with-logits:y,t", "h"),
+    "scores": ("y = Softmax (x)", "cross-entropy:h,labels", None),
+    "log of softmax": ("y = LogSoftmax (x)", "cross-entropy:y,labels", None),
+    "sigmoids of several classes": ("y = Sigmoid (x)", "cross-entropy:y,labels", None),
+    "another loss": ("y = Softmax (x)", "mse:y,t", None),
+    "a tensor of the model": ("y = Softmax (x) m = ReduceMean <keepdims = 0> (y)", "m", None),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_a_loss_of_scores_tells_of_a_prediction_that_is_behind_them_already(name: str, tmp_path: Path) -> None:
+    """As the classifiers of Keras end, whose losses take probabilities."""
+    nodes, loss, scores = BEHIND[name]
+    text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[N,2] a) => (float[N,3] y)
+        <float[2,3] w = {{1, 2, 3, 4.5, 5, 6}}> {{ h = MatMul (a, w) {nodes.replace("(x)", "(h)")} }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    notes = gc.training_step(gc.load(tmp_path / "m.onnx"), loss=loss).notes
+    kind, layer = loss.partition(":")[0], name.split()[0].capitalize()
+    told = f"y is what {layer} gives, and {kind} takes the scores before it: {scores}"
+    assert notes == (() if scores is None else (told,))
+
+
 HEADS = """<ir_version: 9, opset_import: ["" : 18]> g (double[N,2] x) => (double[N,2] y, double[N,2] z, double most)
     <double[2,2] w = {1, 2, 3, 4.5}, double[2,2] "u.weight" = {1, -2, 3, 0.5}, double[2] "u.bias" = {1, 2}> {
     y = MatMul (x, w)  z = Gemm (x, "u.weight", "u.bias")  best = ArgMax <keepdims=0> (z)  index = Cast <to=11> (best)
