@@ -298,8 +298,8 @@ def said_of_merged(graph: Graph, names: Iterable[str], ops: Ops = OPS) -> Iterat
         if equal:
             more = f" and {len(equal) - 1} more" if equal[1:] else ""
             told = f"{shown(equal[0])} (all its values are equal, and {len(read[equal[0]])} nodes read it){more}"
-            yield (f"{told}: {what}. If the exporter made it of several equal ones, export without optimizing: "
-                   "torch.onnx.export(..., dynamo=True, optimize=False)")  # fmt: skip
+            yield (f"{told}: {what}. If the exporter made it of several equal ones, export without optimizing, "
+                   "in PyTorch by torch.onnx.export(..., dynamo=True, optimize=False)")  # fmt: skip
 
 
 def _is_kept(graph: Graph, name: str, roles: Sequence[str]) -> bool:

@@ -112,17 +112,20 @@ def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], 
     kept = [] if declares else [
         n for n, role in roles.items()
         if role.rule in (4, 5) and n not in names and n not in graph.inline and _IDENTIFIER.fullmatch(n)
-        and not is_made_up(n) and n not in graph.folded
+        and (not is_made_up(n) or (graph.constants[n].size > 1 and _is_flat(graph.constants[n])))
+        and n not in graph.folded
     ]  # fmt: skip
     said = [*_said_of_kept(folded, "computed by the exporter, of parameters or of buffers",
-                           "; export without optimizing: torch.onnx.export(..., dynamo=True, optimize=False)"),
+                           "; export without optimizing, in PyTorch by torch.onnx.export(..., dynamo=True, "
+                           "optimize=False)"),
             *_said_of_kept(kept, "one entry, or all values are equal", "")]  # fmt: skip
     return tuple(n for n in names if n not in folded), said
 
 
 def _is_folded(graph: Graph, name: str, declares: bool) -> bool:
-    """True for what PyTorch's exporters compute: they say so, declare others as parameters, or call it onnx::."""
-    return graph.folded.get(name, False) or (declares and name not in graph.modules) or name.startswith("onnx::")
+    """True for what exporters compute: they say so, declare others as parameters, or call it as they do."""
+    computed = name.startswith(("onnx::", "ConstantFolding/"))  # of PyTorch's older exporter, and of TensorFlow
+    return computed or graph.folded.get(name, False) or (declares and name not in graph.modules)
 
 
 def _may_be_made_of(graph: Graph, name: str) -> bool:
@@ -359,8 +362,8 @@ def _with_statistics(graph: Graph) -> tuple[Graph, dict[str, Array], dict[str, s
     if frozen:
         notes.append(f"{len(frozen)} of {len(layers)} BatchNormalization use the statistics in the file, as exported "
                      f"for inference: {', '.join(map(shown, frozen[:3]))}{' ...' if frozen[3:] else ''}. To train "
-                     "them: torch.onnx.export(..., dynamo=False, training=TrainingMode.TRAINING, "
-                     "do_constant_folding=False)")  # fmt: skip
+                     "them, export for training, in PyTorch by torch.onnx.export(..., dynamo=False, "
+                     "training=TrainingMode.TRAINING, do_constant_folding=False)")  # fmt: skip
     for node in graph.nodes:
         if node.key == ("", "BatchNormalization") and node.attrs.get("training_mode"):
             outputs = [*node.outputs, "", ""][:3]

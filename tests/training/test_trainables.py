@@ -40,6 +40,8 @@ FOLDED = """g (double[N, 2] x) => (double[N, 2] y)
         ("expand", {"net.scale": "PARAMETER"}, {"net.scale", "val_7"}, "slice_1 and 1 more"),
         ("net_DOT_w", {"net.scale": "PARAMETER", "net.w": "PARAMETER"}, {"net.scale", "val_7", "net.w"}, "slice_1 ("),
         ("onnx_COLON__COLON_Mul_3", {}, {"net.scale", "val_7", "slice_1"}, "onnx::Mul_3 ("),
+        ("ConstantFolding_SLASH_norm_SLASH_truediv_recip_COLON_0", {}, {"net.scale", "val_7", "slice_1"},
+         "ConstantFolding/norm/truediv_recip:0 ("),
         ("net_DOT_w", {}, {"net.scale", "val_7", "slice_1", "net.w"}, ""),
     ],
 )  # fmt: skip
@@ -133,6 +135,16 @@ def test_what_may_be_a_parameter_is_told(tmp_path: Path) -> None:
         tmp_path)  # fmt: skip
     assert {*step.params} == {"net.w"}
     assert any(note.startswith("temperature and 1 more (one entry, or all values are equal)") for note in step.notes)
+
+
+@pytest.mark.parametrize(("dims", "values", "told"), [("2", "0, 0", True), ("1", "3", False), ("2", "0, 1", False)])
+def test_equal_values_that_have_no_name_are_told(dims: str, values: str, told: bool, tmp_path: Path) -> None:
+    """Converters from JAX number all constants, a bias that begins with zeros and a number of the code alike."""
+    step = step_of(f"""g (double[N, 2] x) => (double[N, 2] y)
+        <double[2] const_0 = {{1, 2}}, double[{dims}] const_1 = {{{values}}}>
+        {{ a = Mul (x, const_0) y = Add (a, const_1) }}""", tmp_path)  # fmt: skip
+    assert {*step.params} == {"const_0"}
+    assert [note.startswith("const_1 (one entry, or all values are equal)") for note in step.notes] == [True] * told
 
 
 @pytest.mark.parametrize(("scale", "shift"), [("1, 1", "0, 0"), ("1, 2", "0.5, 0")])
