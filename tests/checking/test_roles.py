@@ -104,16 +104,19 @@ ROLES: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
          float p_SLASH_SelectV2_SLASH_e_COLON_0 = {2},
          float[3] p_SLASH_add_SLASH_y_COLON_0 = {1, 2, 3}, float d_SLASH_add_SLASH_ReadVariableOp_COLON_0 = {2},
          float r_SLASH_Neg_COLON_0 = {2}, float[3] n_SLASH_Reshape_COLON_0 = {1, 2, 3}, float m_DOT_x = {2},
-         float m_SLASH_y = {2}>
+         float m_SLASH_y = {2},
+         float b_SLASH_Relu6_max__512 = {6}, float[3] b_SLASH_W__7 = {1, 2, 3}>
         { a = Pow (x, d_SLASH_Gelu_SLASH_Pow_SLASH_y_COLON_0) b = Mul (d_SLASH_Gelu_SLASH_mul_2_SLASH_x_COLON_0, a)
           c = Add (b, l_SLASH_zeros_SLASH_Const_COLON_0) d = Mul (c, Const_1_COLON_0)
           e = Mul (d, p_SLASH_SelectV2_SLASH_e_COLON_0) f = Add (e, p_SLASH_add_SLASH_y_COLON_0)
           g = Add (f, d_SLASH_add_SLASH_ReadVariableOp_COLON_0) h = Mul (g, r_SLASH_Neg_COLON_0)
-          i = Mul (h, n_SLASH_Reshape_COLON_0) j = Mul (i, m_DOT_x) y = Mul (j, m_SLASH_y) }""",
+          i = Mul (h, n_SLASH_Reshape_COLON_0) j = Mul (i, m_DOT_x) k = Mul (j, m_SLASH_y)
+          l = Min (k, b_SLASH_Relu6_max__512) y = Mul (l, b_SLASH_W__7) }""",
         {"d/Gelu/Pow/y:0": ("constant", 1), "d/Gelu/mul_2/x:0": ("constant", 1), "l/zeros/Const:0": ("constant", 1),
          "Const_1:0": ("constant", 1), "p/SelectV2/e:0": ("constant", 1), "p/add/y:0": ("constant", 1),
          "d/add/ReadVariableOp:0": ("weight", 4), "r/Neg:0": ("weight", 4), "n/Reshape:0": ("weight", 5),
-         "m.x": ("weight", 4), "m/y": ("weight", 4)}),
+         "m.x": ("weight", 4), "m/y": ("weight", 4),
+         "b/Relu6_max__512": ("constant", 4), "b/W__7": ("weight", 5)}),
     "equal values called as a module's": ("""g (float[N, 3] x) => (float[N, 3] y)
         <float[3] n_DOT_weight = {1, 1, 1}, float[3] n_DOT_in_proj_bias = {0, 0, 0}, float[3] vit_DOT_cls_token = {0, 0, 0},
          float[3] d_SLASH_BiasAdd_SLASH_ReadVariableOp_COLON_0 = {0, 0, 0}, float[3] l_DOT_lambda_1 = {0.1, 0.1, 0.1},
