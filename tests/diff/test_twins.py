@@ -149,7 +149,7 @@ def test_where_both_are_quantized_that_is_no_reason_for_another_gradient() -> No
 
 @pytest.mark.parametrize(("times", "status"), [(1.0, "pass"), (1.5, "fail GC110")])
 def test_small_numbers_of_a_float16_copy_differ_by_their_own_size_in_float64(times: float, status: str) -> None:
-    """What float16 loses is relative there: an absolute tolerance would let anything small pass."""
+    """An absolute tolerance would let anything small pass, where float16 loses some of its size."""
     text = "a ({0}[4] x) => ({0}[4] y) {{ y = Mul (x, c) }}"
     a, b = net(text.format("float"), c=1e-3), net(text.format("float16"), dtype=np.float16, c=times * 1e-3)
     assert statuses(Twins("small", a, b))["y"] == status
