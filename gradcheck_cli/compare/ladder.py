@@ -327,7 +327,7 @@ class Numeric:
     def _judged_by_complex_step(
         self, theory: Theory, theoretical: Array, value: Array, *, alone: bool
     ) -> tuple[Array, Ground, Array]:
-        """Statuses, the ground and error bounds of derivatives, to which the ladder adds where these are not finite."""
+        """Statuses, ground and error bounds by the complex step, and by the ladder where that does not pass."""
         status, ground = self._screened(theoretical, value, alone=alone)
         elsewhere = 4 * EPS * ground.largest
         noise = np.broadcast_to(elsewhere, value.shape) if self.cells is None else elsewhere[self.cells.columns]
