@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from gradcheck_cli.report.json_records import result_schema
+from gradcheck_cli.results.measures import WORDS
 from tests.cli.conftest import Command
 
 EVERY = "nonfinite,dead,vanishing,exploding,precision"
@@ -79,6 +81,13 @@ def ill(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # On one line
+
+
+def test_every_word_of_health_has_a_case_here_and_is_named_where_one_looks_for_it(gradcheck: Command) -> None:
+    assert {*ILL} == {*EVERY.split(",")} == {*WORDS}
+    page = Path(__file__).parents[2] / "docs/pages/guides/health.md"
+    for told in (gradcheck("check", "--help").out, page.read_text("utf-8")):
+        assert [word for word in WORDS if not re.search(rf"\b{word}\b", told)] == []
 
 
 def test_a_line_below_the_table_says_how_the_gradient_is(gradcheck: Command, ill: Path) -> None:
