@@ -115,7 +115,7 @@ ROLES: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
         {"d/Gelu/Pow/y:0": ("constant", 1), "d/Gelu/mul_2/x:0": ("constant", 1), "l/zeros/Const:0": ("constant", 1),
          "Const_1:0": ("constant", 1), "p/SelectV2/e:0": ("constant", 1), "p/add/y:0": ("constant", 1),
          "d/add/ReadVariableOp:0": ("weight", 4), "r/Neg:0": ("weight", 4), "n/Reshape:0": ("weight", 5),
-         "m.x": ("weight", 4), "m/y": ("weight", 4),
+         "m.x": ("weight", 4), "m/y": ("constant", 1),
          "b/Relu6_max__512": ("constant", 4), "b/W__7": ("weight", 5)}),
     "equal values called as a module's": ("""g (float[N, 3] x) => (float[N, 3] y)
         <float[3] n_DOT_weight = {1, 1, 1}, float[3] n_DOT_in_proj_bias = {0, 0, 0}, float[3] vit_DOT_cls_token = {0, 0, 0},
