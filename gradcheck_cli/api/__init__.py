@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -150,35 +151,43 @@ def check(
         ValueError: an argument is invalid.
         GradcheckError: the model cannot be checked at all.
     """
-    if not isinstance(model, Model):
-        raise UsageError(f"model is {call_options.described(model)}, not what load() gives.")
-    given = Settings(
-        x=arguments.names(model, x, "x", globs=True),
-        y=arguments.names(model, y, "y", globs=True),
-        x_init_value=arguments.feeds(model, x_init_value, "x_init_value"),
-        extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
-        **{"dims": model.dims, "pictures": "wrong", **call_options.settings({"rtol": rtol, "atol": atol, **settings})},
-    )
-    table = call_options.operators(ops)
-    gates, name = gates_given(fail_on, given.dtype), Path(model.source.uri).name
+    given = _settings(model, x, y, x_init_value, extra_feed_dict, {"rtol": rtol, "atol": atol, **settings})
+    call = partial(_checks, model, given, call_options.operators(ops), shows=call_options.flag(progress, "progress"))
+    gates = gates_given(fail_on, given.dtype)
     codes = CodeChoice(call_options.codes(select, "select"), call_options.codes(ignore, "ignore"))
-    shown_when = "on" if call_options.flag(progress, "progress") else "off"
-
-    def call() -> tuple[Check, ...]:
-        listener = Listening(name, Progress(shown_when))  # of the process that checks
-        procedure = Procedure(model.source, given, table, listener, see=listener.see)
-        listener.begin(procedure.xs, procedure.ys)
-        try:
-            return procedure.run(name)
-        finally:
-            listener.done()
-
     start = time.perf_counter()
     checks = _isolated(given, call) if call_options.flag(isolate, "isolate") else call()
     judged = tuple(with_gates(codes.judged(each), gates) for each in checks)
     report = Report(judged, duration_s=time.perf_counter() - start, fail_on=gates)
     _log(report)
     return report
+
+
+def _settings(
+    model: Any, x: Names | None, y: Names | None, x_init_value: Any, extra_feed_dict: Any, more: Mapping[str, Any]
+) -> Settings:
+    """The settings that a call of `check` gave."""
+    if not isinstance(model, Model):
+        raise UsageError(f"model is {call_options.described(model)}, not what load() gives.")
+    return Settings(
+        x=arguments.names(model, x, "x", globs=True),
+        y=arguments.names(model, y, "y", globs=True),
+        x_init_value=arguments.feeds(model, x_init_value, "x_init_value"),
+        extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
+        **{"dims": model.dims, "pictures": "wrong", **call_options.settings(more)},
+    )
+
+
+def _checks(model: Model, settings: Settings, ops: Ops, *, shows: bool) -> tuple[Check, ...]:
+    """The results of a check, in the process that runs it."""
+    name = Path(model.source.uri).name
+    listener = Listening(name, Progress("on" if shows else "off"))
+    procedure = Procedure(model.source, settings, ops, listener, see=listener.see)
+    listener.begin(procedure.xs, procedure.ys)
+    try:
+        return procedure.run(name)
+    finally:
+        listener.done()
 
 
 class Listening:
