@@ -173,6 +173,16 @@ def shown(name: str) -> str:
     return "".join(c if c.isprintable() else _escaped(c) for c in name)
 
 
+def quoted(word: str) -> str:
+    """A word quoted for a shell; bash, zsh and ksh read escapes between $' and '."""
+    import shlex  # seldom needed
+
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = word.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{shown(escaped)}'"
+
+
 def harmless(text: str, colon: str = ": ", hashes: str = "## ", *, color: bool = False) -> str:
     """A text in which no name moves a cursor, or is a command to the runner of a CI service, which reads all logs.
 

@@ -26,6 +26,7 @@ from gradcheck_cli.errors import (
     PointError,
     UnsupportedError,
     UsageError,
+    quoted,
     shown,
 )
 from gradcheck_cli.formats.source import Source
@@ -212,16 +213,16 @@ def _cause(point: Point, tape: Tape, y: str) -> str:
 def _advice(point: Point, tape: Tape, y: str) -> str:
     """Advice on which input to change: the drawn one that leads to the node, else one that was fed."""
     if point.advice:
-        ranges = "  ".join(f"--val-range {shown(n)}:{low:g},{high:g}" for n, (low, high) in point.advice.items())
+        ranges = "  ".join(f"--val-range {quoted(n)}:{low:g},{high:g}" for n, (low, high) in point.advice.items())
         return f"Narrow: {ranges}"
     causes = leading(tape, [y], point.feeds)
     drawn = [n for n in causes if n in point.random]
     if drawn:
         feeds = _drawn(point, tape, y)
         other = f"  or give other integers than were drawn: {feeds}" if feeds else ""
-        return f"Narrow: --val-range {shown(drawn[0])}:LOW,HIGH{other}"
+        return f"Narrow: --val-range {quoted(drawn[0])}:LOW,HIGH{other}"
     if causes:
-        return f"It follows from {', '.join(map(repr, causes[:3]))}. Give other values: --feed {shown(causes[0])}=..."
+        return f"It follows from {', '.join(map(repr, causes[:3]))}. Give other values: --feed {quoted(causes[0])}=..."
     return "It follows from the model's own constants alone, whatever the inputs are."
 
 
@@ -229,7 +230,7 @@ def _drawn(point: Point, tape: Tape, y: str) -> str:
     """Options that give the integers that were drawn and lead to y, such as lengths; "" if there are none."""
     before = ancestors(tape, [tape.named[y].name])
     return "  ".join(
-        f"--feed {shown(n)}=..." for n in point.integers if n in tape.named and tape.named[n].name in before
+        f"--feed {quoted(n)}=..." for n in point.integers if n in tape.named and tape.named[n].name in before
     )
 
 
@@ -288,7 +289,7 @@ def without_gradient(
     reached = source.graph.reached_from([x]) - {x}
     before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
     given = "; or define one: ops: in a spec" if _of_ones_own(full) else ""
-    ways = f"Check up to it: --y {shown(before)}{given}" if before else ""
+    ways = f"Check up to it: --y {quoted(before)}{given}" if before else ""
     return NoGradientError(f"{message} {ways}" if before else message, error.missing)
 
 
@@ -303,10 +304,10 @@ def without_forward(error: GradcheckError, graph: Graph, tape: Tape, x: str, y: 
         return error
     reached = graph.reached_from([x]) - {x}
     before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
-    upto = f"Check up to it: --y {shown(before)}; or define" if before else "Define"
+    upto = f"Check up to it: --y {quoted(before)}; or define" if before else "Define"
     result = shown(next(name for name in node.outputs if name))
     by = "ops: in a spec, or an installed package" if _of_ones_own(error.operators[0]) else "an installed package"
-    ways = f"{upto} it: {by}; or give what it computes: --feed {result}=@FILE.npy"
+    ways = f"{upto} it: {by}; or give what it computes: --feed {quoted(result)}=@FILE.npy"
     message = f"{error}; it stops {'/'.join(derivative(x, y, ''))}. {ways}"
     return UnsupportedError(message, code=error.code, operators=error.operators)
 

@@ -11,7 +11,7 @@ from msgspec import structs
 from gradcheck_cli.autodiff.reach import Flow, any_edge, live, straight
 from gradcheck_cli.autodiff.severed import Severance, in_part, last_with_gradient
 from gradcheck_cli.checks.claims.claim import Gradients
-from gradcheck_cli.errors import listed, shown
+from gradcheck_cli.errors import listed, quoted
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.targets import differentiable_constants, is_float, not_chosen
@@ -46,7 +46,7 @@ def instead(graph: Graph, ys: Sequence[str], ops: Ops) -> str:
     if ys:
         return not_chosen(graph, ys, ops)
     last = last_float(graph, ops)
-    return f"Check up to the last float tensor: --y {shown(last)}" if last else ""
+    return f"Check up to the last float tensor: --y {quoted(last)}" if last else ""
 
 
 def severed(checks: Sequence[Check], severance: Severance, graph: Graph) -> tuple[Check, ...]:

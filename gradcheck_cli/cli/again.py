@@ -13,11 +13,10 @@ from msgspec import structs
 from gradcheck_cli.cli import note
 from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.checker import Checker
-from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.resolve import resolve
 from gradcheck_cli.cli.run import Run
 from gradcheck_cli.cli.tasks import Task
-from gradcheck_cli.errors import counted
+from gradcheck_cli.errors import counted, quoted
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import OPTIONS, Settings

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from gradcheck_cli.checks.assemble import versions
 from gradcheck_cli.cli import note
-from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import Task
-from gradcheck_cli.errors import GradcheckError, shown
+from gradcheck_cli.errors import GradcheckError, quoted, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.formats.untrusted import own_folder
 from gradcheck_cli.points.test_data import BESIDE

@@ -21,9 +21,9 @@ from gradcheck_cli.cli.baseline import gates_of
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.limits import bounds_of, time_limit
 from gradcheck_cli.cli.output import Output
-from gradcheck_cli.cli.reproduce import chosen_sizes, quoted, typed
+from gradcheck_cli.cli.reproduce import chosen_sizes, typed
 from gradcheck_cli.cli.resolve import dims_of, refuse_idle_rounding, resolve
-from gradcheck_cli.errors import GradcheckError, UsageError, shown
+from gradcheck_cli.errors import GradcheckError, UsageError, quoted, shown
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph.memory import allowed, exhausted, held

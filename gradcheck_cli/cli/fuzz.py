@@ -15,8 +15,7 @@ import rich_click as click
 
 from gradcheck_cli.cli import interrupts
 from gradcheck_cli.cli.options import DURATION, TEXT_OR_JSON
-from gradcheck_cli.cli.reproduce import quoted
-from gradcheck_cli.errors import counted, shown
+from gradcheck_cli.errors import counted, quoted, shown
 
 if TYPE_CHECKING:
     from gradcheck_cli.reference.fuzzing import FuzzJob, FuzzResult, ShrunkFault

@@ -219,7 +219,7 @@ def _drawn(source: Source, found: Inspection) -> Iterator[tuple[str, tuple[float
 
 def _text(checks: Sequence[str], models: Sequence[str]) -> str:
     """The content of a file."""
-    from gradcheck_cli.cli.reproduce import quoted
+    from gradcheck_cli.errors import quoted
 
     names = shown(os.path.basename(models[0])) if len(models) == 1 else counted(len(models), "model")
     head = _HEAD.format(models=f"{names} {plural(len(models), 'is', 'are')}", example=quoted(models[0]))

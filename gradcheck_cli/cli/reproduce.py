@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from gradcheck_cli.cli.options import TypedCommand, given_in, options_of
-from gradcheck_cli.errors import shown
+from gradcheck_cli.errors import quoted
 from gradcheck_cli.settings import OPTIONS, Option
 
 if TYPE_CHECKING:
@@ -51,14 +50,6 @@ def chosen_sizes(check: Check, known: Container[str]) -> list[str]:
     """Options for the sizes of open dimensions that nobody gave, so that any machine takes the same."""
     chosen = ((dim, size) for dim, size in check.dims.items() if dim not in known)
     return [word for dim, size in chosen for word in typed(OPTIONS["dim"], f"{dim}={size}")]
-
-
-def quoted(word: str) -> str:
-    """A word quoted for a shell; bash, zsh and ksh read escapes between $' and '."""
-    if word.isprintable():
-        return shlex.quote(word)
-    escaped = word.replace("\\", "\\\\").replace("'", "\\'")
-    return f"$'{shown(escaped)}'"
 
 
 def _points(check: Check, task: Task, given: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ import numpy as np
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Loose, NodePlace, Tape
-from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
+from gradcheck_cli.errors import GradcheckError, UnsupportedError, quoted, shown
 from gradcheck_cli.export import runs as of_runs
 from gradcheck_cli.export.inner import FileOps
 from gradcheck_cli.export.runs import (
@@ -189,7 +189,7 @@ def _tapes(
 def refused(what: str, found: Trials) -> UnsupportedError:
     """The error for a derivative that differs between sizes, with the dimensions to fix."""
     dims, named = found.dims, [*map(shown, found.dims), *(count.symbol for count in found.counted)]
-    fixed = " ".join(f"--dim {shown(d)}={found.runs[0][d]}" for d in dims)
+    fixed = " ".join(f"--dim {quoted(d)}={found.runs[0][d]}" for d in dims)
     python = ", ".join(f"{d!r}: {found.runs[0][d]}" for d in dims)
     ways = [f"{fixed}, in Python load(path, dims={{{python}}})"] if dims else []
     if found.counted:
@@ -288,4 +288,4 @@ def fed(names: Iterable[str]) -> str:
     """The words that give tensors a value in the file, for the command and in Python."""
     names = list(names)
     python = ", ".join(f"{n!r}: ..." for n in names)
-    return f"{' '.join(f'--feed {shown(n)}=VALUE' for n in names)}, in Python save(..., feeds={{{python}}})"
+    return f"{' '.join(f'--feed {quoted(n)}=VALUE' for n in names)}, in Python save(..., feeds={{{python}}})"

@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 from msgspec import Struct, field
 
-from gradcheck_cli.errors import UsageError, counted, shown
+from gradcheck_cli.errors import UsageError, counted, quoted, shown
 from gradcheck_cli.graph import Dim, Graph, Node, TensorType
 from gradcheck_cli.op import Ops, operator_of
 from gradcheck_cli.op.batching import elementwise
@@ -87,9 +87,9 @@ def check_sizes(graph: Graph, settings: Settings) -> None:
     free = open_dims(graph)
     for name in settings.dims:
         if name not in free and free:
-            raise UsageError(f"--dim {shown(name)}: the model's open dimensions are {', '.join(map(shown, free))}.")
+            raise UsageError(f"--dim {quoted(name)}: the model's open dimensions are {', '.join(map(shown, free))}.")
         if name not in free:
-            raise UsageError(f"--dim {shown(name)}: the model has no open dimension.")
+            raise UsageError(f"--dim {quoted(name)}: the model has no open dimension.")
     for name, shape in settings.x_shape.items():
         declared = declared_shape(graph, name)
         if declared is not None and name in graph.inputs:
@@ -125,7 +125,7 @@ def _check_shape(name: str, shape: Sequence[int], declared: Sequence[Dim]) -> No
 
 
 def _option(name: str, shape: Sequence[int]) -> str:
-    return f"--x-shape {shown(name)}:{_spelled(shape)}"
+    return f"--x-shape {quoted(name)}:{_spelled(shape)}"
 
 
 def _spelled(shape: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import structs
 
 from gradcheck_cli.autodiff.tape import MAX_STEPS
-from gradcheck_cli.errors import LimitError, UnsupportedError, UsageError, shown
+from gradcheck_cli.errors import LimitError, UnsupportedError, UsageError, quoted, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType, is_inexact
 from gradcheck_cli.graph.containers import Map, Optional, Sequence, described, elements, typed
@@ -127,7 +127,7 @@ def _with_open_inputs(source: Source, settings: Settings, own: Mapping[str, Tens
 def _drawn(declared: TensorType, name: str, length: int) -> Any:
     """A placeholder for an input that nobody gave: a record of types, whose values are drawn later."""
     if "map" in (kinds := list(_kinds(declared))):
-        text = f"input {name!r} takes a {declared}; give it: --feed {shown(name)}=..."
+        text = f"input {name!r} takes a {declared}; give it: --feed {quoted(name)}=..."
         raise UnsupportedError(text, code="GC503")
     if length ** kinds.count("sequence") > MAX_STEPS:
         raise LimitError(f"input {name!r}: {length} tensors in each sequence are too many", code="GC602")

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.autodiff.trace import trace
-from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError, UsageError, shown
+from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, UnsupportedError, UsageError, quoted, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import MAX_RANK, Array, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.graph.containers import CONTAINERS
@@ -435,7 +435,7 @@ def draw_input(
     declared = source.graph.types.get(name, TensorType())
     if declared.kind != "tensor" or declared.dtype == object:
         what = "strings" if declared.dtype == object else f"a {declared.kind}"
-        raise UnsupportedError(f"input {name!r} takes {what}; give it: --feed {name}=...", code="GC503")
+        raise UnsupportedError(f"input {name!r} takes {what}; give it: --feed {quoted(name)}=...", code="GC503")
     dtype = np.dtype(declared.dtype or np.float32)
     shape = concrete(source.graph, name, settings, dims)
     if len(shape) > MAX_RANK:
@@ -496,7 +496,7 @@ def _expected(
 def _no_point(graph: Graph, known: Mapping[str, int], search: Search, drawn: Sequence[str]) -> GradcheckError:
     """The error for a model that does not run; `drawn` are integers that nobody gave, such as shapes and axes."""
     free, last = [k for k in open_dims(graph) if k not in known], search.failure.error if search.failure else None
-    feeds = "  ".join(f"--feed {shown(n)}=..." for n in drawn)
+    feeds = "  ".join(f"--feed {quoted(n)}=..." for n in drawn)
     if not free and drawn and isinstance(last, ModelError):
         return UsageError(f"the model does not run at random values of what nobody gave.  Give it: {feeds}\n{last}")
     if not free or isinstance(last, LimitError):
@@ -507,7 +507,7 @@ def _no_point(graph: Graph, known: Mapping[str, int], search: Search, drawn: Seq
     if not search.tried:
         given = "".join(f"{', ' if i else ' at '}{shown(k)}={n}" for i, (k, n) in enumerate(known.items()))
         return UsageError(f"{known_as}: a dimension that is named by a formula has no size{given}.")
-    dims = " ".join(f"--dim {shown(k)}={1 if i == 0 else 32}" for i, k in enumerate(free))
+    dims = " ".join(f"--dim {quoted(k)}={1 if i == 0 else 32}" for i, k in enumerate(free))
     more = f"  or, as they were drawn: {feeds}" if drawn else ""
     why = f"\nThe last attempt said: {last}" if last else ""
     return UsageError(

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gradcheck_cli.autodiff.custom import with_installed
 from gradcheck_cli.autodiff.reach import Flow, Selecting, selecting
-from gradcheck_cli.errors import UsageError, counted, did_you_mean, shown
+from gradcheck_cli.errors import UsageError, counted, did_you_mean, quoted, shown
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.op import CONSTANT, DTYPES, QUANTIZATION, STATISTIC, WEIGHT, Op, Ops, operator_of
 from gradcheck_cli.ops import OPS
@@ -205,8 +205,8 @@ def refuse_constants(graph: Graph, ys: Iterable[str]) -> None:
     for y in ys:
         if y in graph.constants:
             end = next(iter(n for n in choose_y(graph) if y in graph.needed_for([n])), "")
-            by = f" To differentiate by it: --x {shown(y)}{f' --y {shown(end)}' if end else ''}"
-            raise UsageError(f"--y {shown(y)} is a constant of the model, which depends on nothing.{by}")
+            by = f" To differentiate by it: --x {quoted(y)}{f' --y {quoted(end)}' if end else ''}"
+            raise UsageError(f"--y {quoted(y)} is a constant of the model, which depends on nothing.{by}")
 
 
 def first_float_after(graph: Graph, name: str, dtypes: Mapping[str, str]) -> str | None:
@@ -278,7 +278,7 @@ def not_chosen(graph: Graph, ys: Collection[str], ops: Ops = OPS) -> str:
     first = max(found, key=lambda n: roles[n].rule)  # what was judged by its values is what one would look for
     more = f" and {counted(len(found) - 1, 'more constant')}" if found[1:] else ""
     told = f"{shown(first)} {_type(graph, first)} ({roles[first].why}){more}"
-    return f"Not taken for a weight: {told}. Check it: --param {shown(first)}"
+    return f"Not taken for a weight: {told}. Check it: --param {quoted(first)}"
 
 
 def weights(graph: Graph, ys: Collection[str], named: Collection[str] = (), ops: Ops = OPS) -> tuple[str, ...]:

@@ -225,13 +225,13 @@ def test_a_thread_beside_others_does_not_fork() -> None:
 @pytest.mark.parametrize("method", ["complex-step", "richardson"])
 def test_a_check_in_processes_is_the_same(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"mode": "full", "method": method, "forward": "internal", "memory_limit": 1 << 26}
-    threaded, forked, original = check(layers(), jobs=2, **settings), list[int](), chunks._forked
+    threaded, forked, original = check(layers(), jobs=2, **settings), list[int](), chunks.forked
 
     def counted(*given: Any) -> Any:
         forked.append(1)
         return original(*given)
 
-    monkeypatch.setattr(chunks, "_forked", counted)
+    monkeypatch.setattr(chunks, "forked", counted)
     monkeypatch.setattr(chunks, "_LASTING", 0)
     monkeypatch.setattr(chunks, "_ALONE_BYTES", 0)
     monkeypatch.setattr(chunks, "_SHARED", 1 << 40)

@@ -14,8 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from gradcheck_cli.cli import main
-from gradcheck_cli.cli.reproduce import quoted
-from gradcheck_cli.errors import shown
+from gradcheck_cli.errors import quoted, shown
 from gradcheck_cli.report import on_stdout
 from tests.hostile.names import NAMES
 
@@ -150,6 +149,19 @@ def test_a_shell_reads_what_reproduce_prints(name: str) -> None:
         assert shlex.split(quoted(name)) == [name]
     script = ["bash", "-c", f"printf %s {quoted(name)}"]
     assert subprocess.run(script, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}).stdout.decode() == name
+
+
+@pytest.mark.parametrize("name", ["dense/MatMul;dense/Add", "a b", "it's", "x[0]", "$x"])
+def test_a_way_out_that_a_message_gives_can_be_typed_as_it_is(run: Run, name: str) -> None:
+    """As names of TFLite have semicolons, at which a shell ends a command."""
+    nodes = [helper.make_node("Tanh", ["x"], [name]), helper.make_node("Foo", [name], ["y"], domain="acme")]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy")
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("acme", 1)]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=opsets), "m.onnx")
+    code, out, err = run("m.onnx")
+    told = " ".join((out + err).split()).partition("Check up to it: ")[2]
+    assert (code, shlex.split(told.partition("; or ")[0])) == (5, ["--y", name])
+    assert run("m.onnx", *shlex.split(told.partition("; or ")[0]))[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
-from gradcheck_cli.errors import UsageError, did_you_mean, shown
+from gradcheck_cli.errors import UsageError, did_you_mean, quoted, shown
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.gradient_nodes import GRADIENT
 from gradcheck_cli.formats.source import Source
@@ -148,7 +148,7 @@ def _beside(source: Source, settings: Settings, other: Source) -> AskedClaims:
     if missing is not None or not found:
         raise UsageError(
             f"--grad-model {other.uri}: none of its tensors is called as a gradient by {missing!r} is, such as "
-            f"'{missing}_grad'.  Say which: --grad {shown(missing or 'X')}=TENSOR.  Its outputs: {_listed(theirs.outputs)}"
+            f"'{missing}_grad'.  Say which: --grad {quoted(missing or 'X')}=TENSOR.  Its outputs: {_listed(theirs.outputs)}"
         )
     claims = (Claim(x, ys, Beside(other, by) if isinstance(by, str) else by, seeds) for x, by in found.items())
     taken = [f"{n} for that by {x}" for x, n in by_shape.items()]
@@ -213,7 +213,7 @@ def _unclear(claim: Claim) -> str:
     y, x, by = shown(claim.ys[0]), shown(claim.x), shown(str(claim.by))
     return (
         f"by its name {by} is a gradient by {x}, and not checked as such, since nothing says of which of "
-        f"{_listed(claim.ys)}: --y {y} --grad {x}={by} does"
+        f"{_listed(claim.ys)}: --y {quoted(y)} --grad {quoted(x)}={by} does"
     )
 
 

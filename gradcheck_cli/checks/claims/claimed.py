@@ -57,6 +57,7 @@ from gradcheck_cli.errors import (
     NoGradientError,
     PointError,
     UsageError,
+    quoted,
     shown,
 )
 from gradcheck_cli.graph import Array, Graph, is_inexact
@@ -389,7 +390,7 @@ class Claiming:
             if index:
                 raise UsageError(f"{where}, and this is point {index + 1}: leave out --points and --point.")
             if drawn := self._drawn(claim, point):
-                cure = f"Give it: --feed {shown(drawn[0])}=@FILE"
+                cure = f"Give it: --feed {quoted(drawn[0])}=@FILE"
                 raise UsageError(f"{where}, and {drawn[0]!r} would be drawn at random. {cure}")
 
     def _drawn(self, claim: Claim, point: Point) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.checks.diff.model_runs import BothRuns, ModelRun, PrecisionLoss
-from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, plural, shown
+from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, plural, quoted, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, TensorType, describe, is_inexact
 from gradcheck_cli.points.dims import declared_shape, symbol
@@ -55,7 +55,7 @@ class NameMatch:
                 found[other] = _cast(self.b.graph, other, value, dtype)
             elif name not in self.a.graph.inputs:
                 raise UsageError(
-                    f"{self.b.uri} has no tensor {shown(name)!r} to feed. Which one is it? --map {shown(name)}=NAME"
+                    f"{self.b.uri} has no tensor {shown(name)!r} to feed. Which one is it? --map {quoted(name)}=NAME"
                 )
         return found
 
@@ -68,7 +68,7 @@ def match_names(a: Source, b: Source, given: Mapping[str, str]) -> NameMatch:
     lonely = [n for n in b.graph.free_inputs if n not in inputs.values()]
     if lonely:
         left = [n for n in a.graph.free_inputs if n not in inputs]
-        hint = f" Which one is it? --map {shown(left[0])}={shown(lonely[0])}" if left else ""
+        hint = f" Which one is it? --map {quoted(left[0])}={quoted(lonely[0])}" if left else ""
         raise UsageError(f"{b.uri} has an input {_described(b.graph, lonely[0])} that {a.uri} lacks.{hint}")
     for mine, other in inputs.items():
         if not _fits(a.graph, mine, b.graph, other):

@@ -19,10 +19,9 @@ from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, completing, given_in
 from gradcheck_cli.cli.output import fitted
 from gradcheck_cli.cli.report import PARAMS
 from gradcheck_cli.cli.report import run as show_results
-from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.zoo.results import FinishedJobs, Results
 from gradcheck_cli.cli.zoo.start import HOME, SHOW
-from gradcheck_cli.errors import NothingChecked, UsageError, counted, harmless
+from gradcheck_cli.errors import NothingChecked, UsageError, counted, harmless, quoted
 from gradcheck_cli.report.text import AS_JSON, name, table, wrapped
 from gradcheck_cli.report.zoo_summary import passed
 from gradcheck_cli.results import many

@@ -13,8 +13,7 @@ from typing import Any
 from gradcheck_cli.cli import note, say
 from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.output import Output
-from gradcheck_cli.cli.reproduce import quoted
-from gradcheck_cli.errors import GradcheckError, counted, shown
+from gradcheck_cli.errors import GradcheckError, counted, quoted, shown
 from gradcheck_cli.report.concise import forward_reason, outcome, subject
 from gradcheck_cli.report.health import health_tables
 from gradcheck_cli.report.text import name

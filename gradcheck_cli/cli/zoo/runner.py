@@ -24,13 +24,12 @@ from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.baseline import gates_of
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.options import Parsed, names_at, options_of
-from gradcheck_cli.cli.reproduce import quoted
 from gradcheck_cli.cli.tasks import common_folder, is_model
 from gradcheck_cli.cli.zoo.jobs import LEVEL, Maker, ModelPlace, places, split, unmade
 from gradcheck_cli.cli.zoo.results import Results
 from gradcheck_cli.cli.zoo.run_progress import ZooProgress
 from gradcheck_cli.cli.zoo.start import HOME, RUN_OPTIONS
-from gradcheck_cli.errors import GradcheckError, UsageError, counted, plural, shown
+from gradcheck_cli.errors import GradcheckError, UsageError, counted, plural, quoted, shown
 from gradcheck_cli.formats.untrusted import sha256_of_text
 from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.results import check_from_json, check_from_texts
