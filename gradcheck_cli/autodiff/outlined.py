@@ -8,6 +8,7 @@ some tensors are all that is wanted of a run (`numbers`), those in between are f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gradcheck_cli.autodiff.tape import Held, Large, Step, Tape, Var, Where, Widen, run
@@ -22,10 +23,10 @@ _SMALL = 4096  # bytes of operands: results of smaller ones are computed at once
 class Evaluation:
     """A step whose results nobody has read yet, with its operands: arrays, and recipes of what is not computed either."""
 
-    __slots__ = ("_given", "_how", "results")
+    __slots__ = ("_given", "_of", "_widen", "results")
 
-    def __init__(self, given: Sequence[Array | Recipe | None], how: Callable[[Sequence[Any]], Sequence[Array]]) -> None:
-        self._given, self._how = given, how
+    def __init__(self, given: Sequence[Array | Recipe | None], of: Step, widen: Widen) -> None:
+        self._given, self._of, self._widen = given, of, widen
         self.results: Sequence[Array] | None = None
 
     def run(self) -> Sequence[Array]:
@@ -38,7 +39,8 @@ class Evaluation:
                 waiting.extend(before)
                 continue
             if last.results is None:
-                last.results = last._how([r.made() if isinstance(r, Recipe) else r for r in last._given])
+                given = [r.made() if isinstance(r, Recipe) else r for r in last._given]
+                last.results = _results(last._of, given, last._widen)
                 last._given = ()
             waiting.pop()
         return self.results
@@ -105,7 +107,7 @@ class OutlinedTape(Tape):
                 given = [
                     made[n] if n in made else self.values.operand(step.op, n) if n else None for n in step.operands
                 ]
-                results = _evaluator(step, self.widen)(given)
+                results = _results(step, given, self.widen)
                 made.update((n, y) for n, y in zip(step.outputs, results, strict=False) if n)
                 self._require_outlines(step, made, waiting)
             for name in {*step.outputs, *step.operands}:
@@ -136,7 +138,7 @@ class OutlinedTape(Tape):
     def _later(self, step: Step, results: Sequence[Array]) -> dict[str, Later]:
         """The results of a step that are computed when they are read, by name."""
         given = [self.values.recipes.get(n) or self.values[n] if n else None for n in step.operands]
-        evaluation = Evaluation(given, _evaluator(step, self.widen))
+        evaluation = Evaluation(given, step, self.widen)
         named = enumerate(zip(step.outputs, results, strict=False))
         return {name: Later(y, evaluation, index) for index, (name, y) in named if name and type(y) is Blank}
 
@@ -150,6 +152,8 @@ def _are_large(arrays: Sequence[Array]) -> bool:
     return sum(x.nbytes for x in arrays) > _SMALL and not any(x.dtype == object for x in arrays)
 
 
-def _evaluator(step: Step, widen: Widen) -> Callable[[Sequence[Any]], Sequence[Array]]:
-    op, metadata, place, label = step.op, step.metadata, step.place, step.label
-    return lambda given: run(op, given, metadata, where=lambda: place.of(op.name, label), widen=widen)
+def _results(step: Step, given: Sequence[Any], widen: Widen) -> Sequence[Array]:
+    """The results of a step for the numbers of its operands."""
+    where = partial(step.place.of, step.op.name, step.label)
+    made: Sequence[Array] = run(step.op, given, step.metadata, where=where, widen=widen)
+    return made

@@ -11,7 +11,7 @@ not fit each other.  An operator whose shapes follow from values, or whose kerne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -208,7 +208,7 @@ def spread_out(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) 
     """For operators that are elementwise on operands that broadcast."""
     shapes = [x.shape for x in operands if x is not None]
     shape = shapes[0] if all(s == shapes[0] for s in shapes) else np.broadcast_shapes(*shapes)
-    return blank(shape, of_one_entry(kernel, operands, metadata).dtype)
+    return blank(shape, dtype_of(kernel, operands, metadata))
 
 
 def viewed(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Any:
@@ -218,7 +218,7 @@ def viewed(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> A
 
 def like_first(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
     """For operators whose result has the shape of operand 0 whatever their metadata."""
-    return blank(operands[0].shape, of_one_entry(kernel, operands, metadata).dtype)
+    return blank(operands[0].shape, dtype_of(kernel, operands, metadata))
 
 
 def reduced(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
@@ -226,7 +226,7 @@ def reduced(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> 
     (x,), axes = operands, {axis + operands[0].ndim for axis in metadata["axes"]}
     kept = metadata["keepdims"]
     shape = [1 if i in axes else d for i, d in enumerate(x.shape) if kept or i not in axes]
-    return blank(shape, of_one_entry(kernel, operands, metadata).dtype)
+    return blank(shape, dtype_of(kernel, operands, metadata))
 
 
 def multiplied(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
@@ -236,7 +236,7 @@ def multiplied(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) 
     if a.shape[-1] != b.shape[-2:][0]:
         raise ValueError(f"{a.shape[-1]} columns cannot be multiplied with {b.shape[-2:][0]} rows")
     front = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return blank((*front, *rows, *columns), of_one_entry(kernel, operands, metadata).dtype)
+    return blank((*front, *rows, *columns), dtype_of(kernel, operands, metadata))
 
 
 def joined(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
@@ -267,7 +267,20 @@ def of_line(*more: int) -> OutlineRule:
     return outlined
 
 
-def of_one_entry(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
-    """The result for operands of one entry each, of the same ranks and dtypes."""
-    ones = [x if x is None else np.ones((1,) * x.ndim, x.dtype) for x in operands]
-    return np.asarray(kernel(*ones, **metadata))
+def dtype_of(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> np.dtype[Any]:
+    """The dtype of the result, which is that for operands of one entry each, of the same ranks and dtypes."""
+    likes = tuple([None if x is None else (x.ndim, x.dtype) for x in operands])
+    how = tuple([(name, value, type(value)) for name, value in metadata.items()])
+    try:
+        hash(how)
+    except TypeError:
+        return _dtype_of(kernel, likes, how)
+    return _known_dtype_of(kernel, likes, how)
+
+
+def _dtype_of(kernel: Kernel, likes: tuple[Any, ...], metadata: tuple[tuple[str, Any, type], ...]) -> np.dtype[Any]:
+    ones = [None if like is None else np.ones((1,) * like[0], like[1]) for like in likes]
+    return np.asarray(kernel(*ones, **{name: value for name, value, _ in metadata})).dtype
+
+
+_known_dtype_of = lru_cache(maxsize=1024)(_dtype_of)  # runs at other sizes ask the same

@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import LimitError, ModelError
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op
-from gradcheck_cli.op.batching import Kernel, Operands, blank, of_one_entry, trailing
+from gradcheck_cli.op.batching import Kernel, Operands, blank, dtype_of, trailing
 from gradcheck_cli.op.sparsity import along
 from gradcheck_cli.ops.index import scatter_back
 
@@ -125,7 +125,7 @@ def cofactors_vjp(ct: Var, y: Var, x: Var) -> tuple[Var]:
 
 def det_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, Any]) -> Array:
     """The outline rule: a number for each matrix."""
-    return blank(operands[0].shape[:-2], of_one_entry(kernel, operands, metadata).dtype)
+    return blank(operands[0].shape[:-2], dtype_of(kernel, operands, metadata))
 
 
 LINALG: list[Op] = [

@@ -20,7 +20,7 @@ from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import ModelError, counted
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, box_rules, composite, trained
-from gradcheck_cli.op.batching import Kernel, Operands, blank, multiplied, of_one_entry, raised
+from gradcheck_cli.op.batching import Kernel, Operands, blank, dtype_of, multiplied, raised
 from gradcheck_cli.op.sparsity import EvaluatedNode, Sets, products
 from gradcheck_cli.ops.index import along
 from gradcheck_cli.ops.reduce import total
@@ -150,7 +150,7 @@ def einsum_outline(kernel: Kernel, operands: Operands, metadata: Mapping[str, An
     terms, result = split_equation(metadata["equation"])
     pairs = [(c, d) for term, x in zip(terms, operands, strict=True) for c, d in zip(term, x.shape, strict=True)]
     sizes = {**dict(pairs), **{c: d for c, d in pairs if d != 1}}
-    return blank([sizes[c] for c in result], of_one_entry(kernel, operands, metadata).dtype)
+    return blank([sizes[c] for c in result], dtype_of(kernel, operands, metadata))
 
 
 def bind_einsum(metadata: dict[str, Any], *xs: Array) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -232,9 +231,12 @@ class Draft:
             return None
         rules = (*self.scope.rules.get(node.op, ()), *self.scope.rules.get("", ()))
         for rule in rules:
-            with suppress(NotKnown):
-                if (found := rule(node, self)) is not None:
-                    return found
+            try:
+                found = rule(node, self)
+            except NotKnown:
+                continue
+            if found is not None:
+                return found
         return None
 
     def _append(self, node: Node) -> None:
