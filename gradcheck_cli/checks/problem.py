@@ -305,7 +305,7 @@ def without_forward(error: GradcheckError, graph: Graph, tape: Tape, x: str, y: 
     reached = graph.reached_from([x]) - {x}
     before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
     upto = f"Check up to it: --y {quoted(before)}; or define" if before else "Define"
-    result = shown(next(name for name in node.outputs if name))
+    result = next(name for name in node.outputs if name)
     by = "ops: in a spec, or an installed package" if _of_ones_own(error.operators[0]) else "an installed package"
     ways = f"{upto} it: {by}; or give what it computes: --feed {quoted(result)}=@FILE.npy"
     message = f"{error}; it stops {'/'.join(derivative(x, y, ''))}. {ways}"

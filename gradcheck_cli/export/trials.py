@@ -2,7 +2,8 @@
 
 Each dimension gets its own size in every run: odd and even, small and large ones, so that remainders and numbers of
 windows differ.  Dimensions that must be equal change together, and a dimension for which no other size works stays
-fixed.  Integer inputs that shapes depend on are varied in the same way.
+fixed.  Integer inputs that shapes depend on are varied in the same way.  Such runs also tell which dimensions of inputs
+those of a result follow.
 """
 
 from __future__ import annotations

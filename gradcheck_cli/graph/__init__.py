@@ -178,11 +178,12 @@ class Graph:
         A run of the graph asks for it some times, and runs at other values and sizes ask the same: answers are kept.
         """
         key = (frozenset(names), frozenset(given))
-        if key not in self._needed:
+        found = self._needed.get(key)
+        if found is None:  # once it is kept, another thread may let it go
             if len(self._needed) >= _KEPT:
                 self._needed.clear()
-            self._needed[key] = frozenset(computing(self.nodes, key[0] - key[1], key[1])[1])
-        return self._needed[key]
+            found = self._needed[key] = frozenset(computing(self.nodes, key[0] - key[1], key[1])[1])
+        return found
 
     def __str__(self) -> str:
         lines = [f"{self.name} ({', '.join(self.inputs)}) => ({', '.join(self.outputs)})"]

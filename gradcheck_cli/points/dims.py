@@ -87,9 +87,9 @@ def check_sizes(graph: Graph, settings: Settings) -> None:
     free = open_dims(graph)
     for name in settings.dims:
         if name not in free and free:
-            raise UsageError(f"--dim {quoted(name)}: the model's open dimensions are {', '.join(map(shown, free))}.")
+            raise UsageError(f"--dim {shown(name)}: the model's open dimensions are {', '.join(map(shown, free))}.")
         if name not in free:
-            raise UsageError(f"--dim {quoted(name)}: the model has no open dimension.")
+            raise UsageError(f"--dim {shown(name)}: the model has no open dimension.")
     for name, shape in settings.x_shape.items():
         declared = declared_shape(graph, name)
         if declared is not None and name in graph.inputs:

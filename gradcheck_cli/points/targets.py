@@ -206,7 +206,7 @@ def refuse_constants(graph: Graph, ys: Iterable[str]) -> None:
         if y in graph.constants:
             end = next(iter(n for n in choose_y(graph) if y in graph.needed_for([n])), "")
             by = f" To differentiate by it: --x {quoted(y)}{f' --y {quoted(end)}' if end else ''}"
-            raise UsageError(f"--y {quoted(y)} is a constant of the model, which depends on nothing.{by}")
+            raise UsageError(f"--y {shown(y)} is a constant of the model, which depends on nothing.{by}")
 
 
 def first_float_after(graph: Graph, name: str, dtypes: Mapping[str, str]) -> str | None:

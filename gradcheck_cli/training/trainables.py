@@ -301,11 +301,11 @@ def _module_of(node: Node) -> str:
 
 def _said_of_detached(graph: Graph, ys: Sequence[str], trained: set[str]) -> Iterator[str]:
     """A sentence on results that PyTorch detaches, with trained weights before them: its exporter copies them."""
-    needed = graph.needed_for(ys)
+    needed, reached = graph.needed_for(ys), graph.reached_from(trained)
     found = [
         node.outputs[0] for node in graph.nodes
         if "aten.detach" in node.metadata.get("pkg.torch.onnx.fx_node", "") and node.outputs[0] in needed
-        and not trained.isdisjoint(graph.needed_for(node.inputs))
+        and not reached.isdisjoint(node.inputs)
     ]  # fmt: skip
     if found:
         yield (f"{named(found)} (detached in PyTorch): gradients go through here, and train the weights before it too; "

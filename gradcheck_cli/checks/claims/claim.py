@@ -210,10 +210,10 @@ def _by_name(graph: Graph, settings: Settings, every: Sequence[str]) -> tuple[li
 
 def _unclear(claim: Claim) -> str:
     """The sentence on a tensor that is a gradient by its name, though nothing says of which y."""
-    y, x, by = shown(claim.ys[0]), shown(claim.x), shown(str(claim.by))
+    asked = f"--y {quoted(claim.ys[0])} --grad {quoted(f'{claim.x}={claim.by}')}"
     return (
-        f"by its name {by} is a gradient by {x}, and not checked as such, since nothing says of which of "
-        f"{_listed(claim.ys)}: --y {quoted(y)} --grad {quoted(x)}={by} does"
+        f"by its name {shown(str(claim.by))} is a gradient by {shown(claim.x)}, and not checked as such, since nothing "
+        f"says of which of {_listed(claim.ys)}: {asked} does"
     )
 
 

@@ -30,7 +30,7 @@ from gradcheck_cli.checks.claims.claim import put, unit_of
 from gradcheck_cli.checks.claims.claimed import UNSEEN, HeldNarrow, RuleGradient, rounding_at
 from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.engine.chunks import Budget
-from gradcheck_cli.errors import GradcheckError, UsageError, counted, listed, shown
+from gradcheck_cli.errors import GradcheckError, UsageError, counted, named, shown
 from gradcheck_cli.formats.arrays import Npz
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, Node, is_inexact
@@ -306,7 +306,7 @@ def _part(place: int, parameter: Parameter) -> tuple[int, str, tuple[int, ...]]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return listed(map(shown, names), _SHOWN)
+    return named(names, _SHOWN)
 
 
 class Initializers:
