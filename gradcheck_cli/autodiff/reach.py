@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gradcheck_cli.autodiff.tape import Step, Tape, Unit
 from gradcheck_cli.graph import Graph, Node, between, describe, is_inexact
@@ -27,6 +27,7 @@ from gradcheck_cli.results.measures import Spot
 
 Tensor: TypeAlias = tuple[str, str]  # its graph inside of a node, "" for the model's own, and its name
 Scope: TypeAlias = Mapping[str, Tensor]
+Terms: TypeAlias = dict[Tensor, int]  # of a sum, each with its factor
 _DECIDING = {"If": 1, "Loop": 2}  # number of leading inputs that control flow depends on and no derivative goes through
 _SELECTS = ("decides", "sizes")
 
@@ -298,6 +299,7 @@ class Flow:
         self._behind: defaultdict[Tensor, list[Edge]] = defaultdict(list)
         self._before: defaultdict[Tensor, list[Edge]] = defaultdict(list)
         self._graph(graph, "", {})
+        self.edges = _without_cancelled(self.edges)
         for edge in self.edges:
             if edge.target[0] or edge.target[1] not in fed:
                 self._behind[edge.source].append(edge)
@@ -418,6 +420,47 @@ class Flow:
         self._each(node.inputs, known, body.inputs, made, at, node)
         self._each(body.outputs, made, body.inputs[:states], made, at, node)  # from iteration to iteration
         self._each(body.outputs, made, node.outputs, known, at, node)
+
+
+_SIGNS = {"Add": (1, 1), "Sub": (1, -1), "Neg": (-1,), "Identity": (1,)}  # of each operand in a sum
+_LOOKED_THROUGH = 8  # sums that are terms of a sum
+
+
+def _without_cancelled(edges: Sequence[Edge]) -> list[Edge]:
+    """The edges, with those cut that lead into a sum which takes away what it adds, and one from each term that is left.
+
+    `x + (q - x)` is q, and has no derivative by x but through q: a detach, which made it straight-through, leaves
+    nothing in a file.
+    """
+    sums, into = dict[Tensor, Terms](), defaultdict[Tensor, list[Edge]](list)  # in topological order
+    for edge in edges:
+        if edge.node.op in _SIGNS and not edge.node.domain and edge.operand >= 0:
+            into[edge.target].append(edge)
+            terms = sums.setdefault(edge.target, {})
+            terms[edge.source] = terms.get(edge.source, 0) + _SIGNS[edge.node.op][edge.operand]
+    order, instead = {target: at for at, target in enumerate(sums)}, dict[Edge, list[Edge]]()
+    for target in sums:
+        if (left := _left_of(target, sums, order)) is not None:
+            sums[target] = left
+            first, *rest = (structs.replace(edge, cut="cancels") for edge in into[target])
+            live = [Edge(source, target, first.at, first.node) for source in left]
+            instead.update(zip(into[target], ([first, *live], *([each] for each in rest)), strict=True))
+    return [each for edge in edges for each in instead.get(edge, (edge,))]
+
+
+def _left_of(target: Tensor, sums: Mapping[Tensor, Terms], order: Mapping[Tensor, int]) -> Terms | None:
+    """The terms, with their factors, that are left of a sum of sums where others cancel; None where none do."""
+    terms, left = dict(sums[target]), None
+    for _ in range(_LOOKED_THROUGH):
+        if not all(terms.values()):
+            left = terms = {source: factor for source, factor in terms.items() if factor}
+        latest = max((source for source in terms if source in sums), key=order.__getitem__, default=None)
+        if latest is None:
+            break
+        terms, factor = {source: times for source, times in terms.items() if source != latest}, terms[latest]
+        for source, times in sums[latest].items():
+            terms[source] = terms.get(source, 0) + factor * times
+    return left
 
 
 _BODIES: Mapping[str, Callable[[Flow, Graph, Node, Spot, str, Scope], None]] = {

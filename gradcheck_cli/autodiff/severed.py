@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from gradcheck_cli.autodiff.reach import Edge, Flow, Tensor, any_edge, live, straight
+from gradcheck_cli.errors import listed
 from gradcheck_cli.op import operator_of
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.results.measures import Partly, Severed, Spot
 
 _FEW = 16
+_SHOWN = 3  # nodes named in a sentence
 
 
 class Severance:
@@ -59,7 +61,8 @@ class Severance:
         needed = self.before(y, any_edge)
         found = self.behind(x, self.passes)
         leading = (w for t in found & needed for w in self._edges(t, needed))
-        return [w for w in leading if not self.passes(w) and w.target in needed]
+        cut = [w for w in leading if not self.passes(w) and w.target in needed]
+        return [w for w in cut if w.cut != "cancels"] or cut
 
     def _edges(self, source: Tensor, targets: Collection[Tensor]) -> Iterable[Edge]:
         """The edges out of a tensor, or those of them into `targets` where these are fewer."""
@@ -100,6 +103,16 @@ def spots(edges: Iterable[Edge]) -> tuple[Spot, ...]:
     return tuple(sorted({edge.at for edge in edges}, key=lambda spot: (spot.inside, spot.node)))
 
 
+def said_of_cancelled(severance: Severance, xs: Iterable[str], y: str) -> list[str]:
+    """A note on sums between xs and y that take away what they add: all that a file holds of a straight-through trick."""
+    if severance.passes is straight or not (sums := [w for w in severance.flow.edges if w.cut == "cancels"]):
+        return []
+    needed = severance.before(y, any_edge)
+    found = spots(w for w in sums if w.target in needed and any(w.source in severance.behind(x, live) for x in xs))
+    meant = "if this was meant as straight-through, x + detach(q - x), the file does not hold the detach"
+    return [f"{listed(found, _SHOWN)} takes away what it adds: {meant}"] if found else []
+
+
 _SCALING, _SHIFTING = ("Div", "Mul"), ("Add", "Sub")
 _NEAR = 8  # elementwise nodes between a rounding and the scale that it is done by
 
@@ -128,7 +141,7 @@ def _summands(severance: Severance, x: str, y: str) -> bool:
     for edge in flow.edges:
         sums = operator_of(flow.ops, edge.node).linear == "each" and _is_elementwise(flow, edge)
         lost = sums and edge.target in alive and edge.source in rounded and edge.source not in by
-        if lost and any(each.source in by for each in flow.into(edge.target)):
+        if lost and any(each.source in by and severance.passes(each) for each in flow.into(edge.target)):
             return True
     return False
 

@@ -9,13 +9,13 @@ from typing import Any
 from msgspec import structs
 
 from gradcheck_cli.autodiff.reach import Flow, any_edge, live, straight
-from gradcheck_cli.autodiff.severed import Severance, in_part, last_with_gradient
+from gradcheck_cli.autodiff.severed import Severance, in_part, last_with_gradient, said_of_cancelled
 from gradcheck_cli.checks.claims.claim import Gradients
 from gradcheck_cli.errors import listed, quoted
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.targets import differentiable_constants, is_float, not_chosen
-from gradcheck_cli.results.measures import Partly, Severed, Spot
+from gradcheck_cli.results.measures import Severed, Spot
 from gradcheck_cli.results.record import Check, Gradient
 from gradcheck_cli.settings import Settings
 
@@ -86,13 +86,9 @@ def _judged(check: Check, ys: Iterable[str], severance: Severance) -> Check:
     """A record with status `severed` if its pair is; it gates only if x has no gradient from any other y."""
     if check.status not in _OPEN:
         return check
-    found = severance.of(check.x, check.y)
-    part = None if found is not None else in_part(severance, check.x, check.y)
-    if part is not None and part.partial is not None and part.partial.kind != "scale":
-        return _in_part(check, part, part.partial)
-    found = found or part
-    if found is None:
-        return check
+    found = severance.of(check.x, check.y) or in_part(severance, check.x, check.y)
+    if found is None or not found.cut:
+        return _alive(check, found, severance)
     others = tuple(y for y in ys if _has_gradient(severance, check.x, y))
     gradient: Gradient = {**check.gradient, "severed": structs.replace(found, others=others)}
     if (health := gradient.get("health")) is not None:
@@ -118,11 +114,14 @@ def _has_gradient(severance: Severance, x: str, y: str) -> bool:
     return severance.depends(x, y, severance.passes) and cut_off(x, y, severance) is None
 
 
-def _in_part(check: Check, found: Severed, part: Partly) -> Check:
-    """A record of a pair that is severed in part: its verdict stays, and a note names the cut."""
-    what = "one summand of y has" if part.kind == "sum" else "some entries of x have"
-    note = f"{what} no gradient: cut at {_listed(part.cut)}"
-    return replace(check, gradient={**check.gradient, "severed": found}, notes=(*check.notes, note))
+def _alive(check: Check, found: Severed | None, severance: Severance) -> Check:
+    """A record of a pair with a gradient: its verdict stays, and notes name what cuts off a part of it."""
+    said = said_of_cancelled(severance, [check.x], check.y)
+    if found is None or found.partial is None:
+        return replace(check, notes=(*check.notes, *said)) if said else check
+    what = "one summand of y has" if found.partial.kind == "sum" else "some entries of x have"
+    note = f"{what} no gradient: cut at {_listed(found.partial.cut)}"
+    return replace(check, gradient={**check.gradient, "severed": found}, notes=(*check.notes, note, *said))
 
 
 def sentence(found: Severed, x: str, y: str, severance: Severance) -> str:
@@ -144,7 +143,7 @@ def advice(found: Severed, x: str, y: str, severance: Severance) -> tuple[str, .
     said = [f"a softmax in place of {' and '.join(choosing)} has a gradient"] if choosing else []
     if severance.mended(x, y) and not severance.quantized(x, y):
         said.append("--straight-through gives it a gradient: rounding is then differentiated as the identity")
-    return tuple(said)
+    return (*said_of_cancelled(severance, [x], y), *said)
 
 
 def _listed(spots: Sequence[Spot]) -> str:

@@ -30,7 +30,7 @@ from gradcheck_cli.op.sparsity import SparsityRule
 Made = TypeVar("Made", bound=Kernel)
 Vjp: TypeAlias = Callable[..., Any]
 Metadata: TypeAlias = Mapping[str, Any]
-Cut: TypeAlias = Literal["", "rounds", "steps", "decides", "sizes"]  # reason for no derivative; "": there is one
+Cut: TypeAlias = Literal["", "rounds", "steps", "decides", "sizes", "cancels"]  # why no derivative; "": there is one
 Cuts: TypeAlias = Callable[[Metadata, int, int], Cut]  # of attributes, index of an input, index of an output
 Ops: TypeAlias = Mapping[tuple[str, str], "Op"]
 Moves: TypeAlias = Literal["", "all", "joined", "part", "picked", "selected", "within", "either"]

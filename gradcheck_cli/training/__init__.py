@@ -11,6 +11,8 @@ import numpy as np
 from msgspec import Struct, structs
 
 from gradcheck_cli.autodiff.backward import add_n
+from gradcheck_cli.autodiff.reach import Flow, live, straight
+from gradcheck_cli.autodiff.severed import Severance, said_of_cancelled
 from gradcheck_cli.errors import UsageError, named, shown
 from gradcheck_cli.export.derivatives import Derivatives, derivatives
 from gradcheck_cli.export.gradient_graph import Written, graph_of
@@ -209,10 +211,12 @@ class _Making(Struct, frozen=True):
         Weights to which no gradient leads are left as they are, also by the decay, as PyTorch leaves them.
         """
         found, opened, added = self._differentiated(model, loss, ())
-        if added.missing:
-            if self.lora or not added.results:
-                raise UsageError(f"--loss {self.loss}: it does not depend on {named(added.missing)} by a gradient.")
-            found, opened, added = self._differentiated(model, loss, added.missing)
+        severance = Severance(Flow(opened.graph, opened.ops), straight if self.straight else live)
+        if left := [name for name in found.params if name in added.missing or severance.of(name, loss)]:
+            if self.lora or len(left) == len(found.params):
+                raise UsageError(f"--loss {self.loss}: it does not depend on {named(left)} by a gradient.")
+            found, opened, added = self._differentiated(model, loss, left)
+        found = structs.replace(found, notes=(*found.notes, *said_of_cancelled(severance, found.params, loss)))
         return found, opened, list(added.results.values())
 
     def _differentiated(self, model: Model, loss: str, left: Sequence[str]) -> tuple[Trainables, Model, Derivatives]:

@@ -63,6 +63,15 @@ CUTS = [
     Piece("fake", "b1 = Div (a, s)  b2 = Round (b1)  b3 = Clip (b2, far, top)  b = Mul (b3, s)", "Round"),
     Piece("not a number", "b1 = IsNaN (a)  b2 = Not (b1)  b = Cast <to = 1> (b2)", "IsNaN"),
     Piece("nearest sample", SAMPLED.format('<mode = "nearest">'), "GridSample"),
+    Piece("straight-through, not detached", "b1 = Round (a)  b2 = Sub (b1, a)  b = Add (a, b2)", "Round"),
+    Piece(
+        "hard, less and plus soft",
+        "b1 = Hardmax <axis = -1> (a)  b2 = Sub (b1, a)  b3 = Identity (b2)  b = Add (b3, a)",
+        "Hardmax",
+    ),
+    Piece("less what is less", "b1 = Sign (a)  b2 = Sub (a, b1)  b = Sub (a, b2)", "Sign"),
+    Piece("of a sum", "b1 = Add (a, C)  b2 = Round (b1)  b3 = Neg (b1)  b4 = Add (b3, b2)  b = Add (b1, b4)", "Round"),
+    Piece("taken away", "b1 = Sub (a, a)  b = Add (b1, C)", "Sub"),
 ]
 TWINS = [  # what is cut has another way, on which it is multiplied, or does not round at all
     *(Piece(f"{each.name} times", f"{beside(each.text)}  b = Mul (a, p)") for each in CUTS),
@@ -71,12 +80,15 @@ TWINS = [  # what is cut has another way, on which it is multiplied, or does not
     Piece("sorted", "b, b2 = TopK (a, k)"),
     Piece("own relu", "b1 = Greater (a, half)  b2 = Cast <to = 1> (b1)  b = Mul (b2, a)"),
     Piece("sampled between", SAMPLED.format("")),
+    Piece("smooth, less and plus", "b1 = Tanh (a)  b2 = Sub (b1, a)  b = Add (a, b2)"),
+    Piece("twice, less once", "b1 = Add (a, a)  b = Sub (b1, a)"),
     Piece("where alive", "b1 = Less (a, half)  b = Where (b1, a, D)"),
 ]
 PARTLY = [
     *(Piece(f"{each.name} beside", f"{beside(each.text)}  b = Add (a, p)", f"sum {each.op}")
       for each in CUTS if each.name in ("round", "floor", "ceil", "sign", "hardmax", "int and back", "quantized", "fake")),
     Piece("less the fraction", "b1 = Floor (a)  b = Sub (a, b1)", "sum Floor"),
+    Piece("twice the difference", "b1 = Round (a)  b2 = Sub (b1, a)  b3 = Add (a, b2)  b = Add (b3, b2)", "sum Round"),
     Piece("half rounded", "b1, b2 = Split <axis = 1> (a, two)  b3 = Round (b1)  b = Concat <axis = 1> (b3, b2)",
           "units Round"),
     Piece("a slice to integers",

@@ -36,6 +36,20 @@ def records(proto: ModelProto, **settings: Any) -> dict[str, Check]:
     return {f"{c.y}/{c.x}": c for c in Procedure(read_proto(proto, "net.onnx"), Settings(**settings)).run("net")}
 
 
+@pytest.mark.parametrize("nodes, status, said", [
+    ("q = Round (x)  d = Sub (q, x)  y = Add (x, d)", "severed", "node 2 Add 'y' takes away what it adds: if this"),
+    ("q = Round (x)  d = Sub (q, x)  t = Add (x, d)  e = Mul (d, d)  y = Add (t, e)", "pass", "node 2 Add 't' takes away"),
+    ("q = Round (x)  y = Mul (q, half)", "severed", ""), ("q = Tanh (x)  d = Sub (q, half)  y = Add (x, d)", "pass", ""),
+])  # fmt: skip
+def test_sums_that_take_away_what_they_add_are_told(nodes: str, status: str, said: str) -> None:
+    proto = net(f"a (float[2,4] x) => (float[2,4] y) {{ {nodes} }}", half=np.full((2, 4), 0.5, "f"))
+    [record] = records(proto).values()
+    found = [note for note in record.notes if "takes away" in note]
+    assert (record.status, len(found), said in "".join(found)) == (status, int(bool(said)), True)
+    [through] = records(proto, straight_through=True).values()
+    assert (through.status, [note for note in through.notes if "takes away" in note]) == ("pass", [])
+
+
 def test_the_gate_is_a_matter_of_x() -> None:
     found = records(TWO)
     assert {key: (c.status, c.gates) for key, c in found.items()} == {

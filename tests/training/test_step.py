@@ -520,6 +520,28 @@ def test_weights_without_a_gradient_are_left_as_they_are(loss: str, tmp_path: Pa
     np.testing.assert_allclose(z, [[1 + 3 + 1, -2 + 0.5 + 2]])
 
 
+CODES = """<ir_version: 9, opset_import: ["" : 18]> g (float[N,2] x) => (float commit, float loss, float both)
+    <float[2,2] w = {1, 2, 3, 4.5}, float[2,1] v = {1, 3}> {
+    z = MatMul (x, w)  q = Round (z)  less = Sub (q, z)  t = Add (z, less)  y = MatMul (t, v)
+    loss = ReduceMean <keepdims=0> (y)  far = Mul (less, less)  commit = ReduceMean <keepdims=0> (far)
+    both = Add (loss, commit) }"""
+
+
+@pytest.mark.parametrize("loss, trained, left, said", [
+    ("loss", ("v",), ["w"], False), ("both", ("w", "v"), [], True), ("commit", ("w",), ["v"], False),
+])  # fmt: skip
+def test_what_a_lost_detach_cuts_off_is_left_and_told(
+    loss: str, trained: tuple[str, ...], left: list[str], said: bool, tmp_path: Path
+) -> None:
+    """`x + detach(q - x)` is q in a file: the weights before it have no gradient through it."""
+    onnx.save(onnx.parser.parse_model(CODES), tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss=loss, trainable="*")
+    told = [note for note in step.notes if note.startswith("node 3 Add 't' takes away what it adds: if this was meant")]
+    assert (step.params, len(told)) == (trained, int(said))
+    through = gc.training_step(gc.load(tmp_path / "m.onnx"), loss=loss, trainable="*", straight_through=True)
+    assert "takes away" not in "".join(through.notes)
+
+
 UNCONNECTED: dict[str, tuple[dict[str, Any], str]] = {
     "a loss of the data": ({"loss": "plain"}, "^--loss plain: it does not depend on u.weight, u.bias by a gradient"),
     "a loss of decisions": ({"loss": "most"}, "^--loss most: it does not depend on u.weight, u.bias by a gradient"),
