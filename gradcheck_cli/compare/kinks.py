@@ -58,6 +58,11 @@ def _settled(
     passed = np.isin(first, PASSED)
     floor = numeric.floor(tied, ground.at())
     made, apart = judge_between(t, left, right, ground, floor, old.tolerance, passed)
+    if exact and (made == Status.JUMP).any():  # the steps may cross what rounding decides, and y be smooth all the same
+        across = (numeric.estimated(side.across, tied) for side in sides)
+        smooth, bent = judge_between(t, *across, ground, floor, old.tolerance, passed)
+        agreed = (passed & (smooth == Status.PASS)) | ((first == Status.FAIL) & (smooth == Status.NONDERIVATIVE))
+        made = np.where((made == Status.JUMP) & agreed & ~bent, first, made)
     if numeric.mixed:  # between slopes of random directions anything can hide
         made = np.where((made == Status.KINK_OK) & ~(passed & exact), Status.JUMP, made)
     made = np.where((sides[0].guarded | sides[1].guarded)[:, None], Status.JUMP, made)
@@ -89,11 +94,12 @@ def _settled(
 class Slopes(Struct, frozen=True):
     """Slopes of y along some directions on one side of x, and what the model decides right behind x there.
 
-    `guarded` are rows in which control flow would go another way, or which cannot be run at all: what was measured is
-    not the model's.
+    `across` are those whatever is decided on the way.  `guarded` are rows in which control flow would go another way,
+    or which cannot be run at all: what was measured is not the model's.
     """
 
     estimate: Estimate
+    across: Estimate
     decisions: Decisions
     guarded: Array
 
@@ -109,10 +115,12 @@ def one_sided(program: Program, directions: Directions, side: float, noise: Arra
         quotients = np.stack([side * (y - here) / h[:, None] for (y, _), h in zip(ahead, steps, strict=True)])
     alike = np.stack([each.kind == decisions.kind for _, each in ahead])
     valid = np.logical_and.accumulate(alike[::-1], axis=0)[::-1]  # and so are all nearer ones
-    estimate = richardson(quotients[:-1], steps[:-1], noise, valid[:-1], order=1)
+    estimate = across = richardson(quotients[:-1], steps[:-1], noise, valid[:-1], order=1)
+    if not valid.all():
+        across = richardson(quotients[:-1], steps[:-1], noise, np.ones_like(valid[:-1]), order=1)
     made = {step: program.tape.steps[step].node.outputs for step in decisions.crossed if step >= 0}
     read = {step: rows for step, rows in decisions.crossed.items() if step < 0 or guards.intersection(made[step])}
-    return Slopes(estimate, decisions, any_of(read, directions.count))
+    return Slopes(estimate, across, decisions, any_of(read, directions.count))
 
 
 def _there_and_back(count: int, size: int) -> Array:

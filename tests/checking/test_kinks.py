@@ -420,3 +420,20 @@ def test_where_results_that_are_tied_follow_one_another_their_slopes_at_the_tie_
     assert (right.status, right.entries["failed"]) == ("inconclusive", 0), right.notes
     wrong = check(tested, value=[1.0, 1.0, 0.5], ops=with_rule("Max", scaled("Max", 3.0)))
     assert wrong.status == "fail"
+
+
+def normed(rows: int) -> gc.Model:
+    """Attention divided by its largest sum of a row, all of which are 1 but for roundings."""
+    return model(
+        ("Tanh", "x", "t"), ("Softmax", "t", "s", {"axis": -1}), ("ReduceSum", "s axes", "r", {"keepdims": 0}),
+        ("ReduceMax", "r", "m", {"keepdims": 0}), ("Div", "s m", "y"), constants={"axes": np.asarray([-1])}, x=(rows, 5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [3, 16])
+def test_a_tie_of_roundings_alone_hides_neither_right_nor_wrong_rules(rows: int):
+    """Which of equal sums is the largest changes at every step, and y is smooth all the same."""
+    record = check(normed(rows))
+    assert (record.status, record.entries["inconclusive"]) == ("pass", 0)
+    wrong = check(normed(rows), ops=with_rule("Tanh", scaled("Tanh", 1.001)))
+    assert (wrong.status, wrong.code) == ("fail", "GC101")
