@@ -59,8 +59,8 @@ def _settled(
     floor = numeric.floor(tied, ground.at())
     made, apart = judge_between(t, left, right, ground, floor, old.tolerance, passed)
     if exact and (made == Status.JUMP).any():  # the steps may cross what rounding decides, and y be smooth all the same
-        across = (numeric.estimated(side.across, tied) for side in sides)
-        smooth, bent = judge_between(t, *across, ground, floor, old.tolerance, passed)
+        behind, ahead = (numeric.estimated(side.across, tied) for side in sides)
+        smooth, bent = judge_between(t, behind, ahead, ground, floor, old.tolerance, passed)
         agreed = (passed & (smooth == Status.PASS)) | ((first == Status.FAIL) & (smooth == Status.NONDERIVATIVE))
         made = np.where((made == Status.JUMP) & agreed & ~bent, first, made)
     if numeric.mixed:  # between slopes of random directions anything can hide

@@ -212,11 +212,15 @@ class _Making(Struct, frozen=True):
         """
         found, opened, added = self._differentiated(model, loss, ())
         severance = Severance(Flow(opened.graph, opened.ops), straight if self.straight else live)
+        said = said_of_cancelled(severance, found.params, loss)
         if left := [name for name in found.params if name in added.missing or severance.of(name, loss)]:
+            mended = any(severance.mended(name, loss) for name in left)
+            instead = "; --straight-through takes rounding as the identity" if mended else ""
             if self.lora or len(left) == len(found.params):
-                raise UsageError(f"--loss {self.loss}: it does not depend on {named(left)} by a gradient.")
+                raise UsageError(f"--loss {self.loss}: it does not depend on {named(left)} by a gradient{instead}.")
             found, opened, added = self._differentiated(model, loss, left)
-        found = structs.replace(found, notes=(*found.notes, *said_of_cancelled(severance, found.params, loss)))
+            said.insert(0, f"not trained: {named(left)}; the loss does not depend on them by a gradient{instead}")
+        found = structs.replace(found, notes=(*found.notes, *said))
         return found, opened, list(added.results.values())
 
     def _differentiated(self, model: Model, loss: str, left: Sequence[str]) -> tuple[Trainables, Model, Derivatives]:

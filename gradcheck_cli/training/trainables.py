@@ -81,7 +81,6 @@ def trained_inputs(
         *_said_of_copies([n for n in values if n in merged], "kept once with equal weights of other modules"),
         *said_of_merged(graph, values, ops),
         *(f"{shown(n)} is {shown(of)} transposed: trained as one weight" for n, of in tied.items() if of in values),
-        *([f"not trained: {named(left)}; the loss does not depend on them by a gradient"] if left else ()),
         *(kept if leaving_out or not globs else ()),
         *_said_of_detached(graph, ys, {*values, *ranks}),
     ]

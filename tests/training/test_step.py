@@ -528,7 +528,7 @@ CODES = """<ir_version: 9, opset_import: ["" : 18]> g (float[N,2] x) => (float c
 
 
 @pytest.mark.parametrize("loss, trained, left, said", [
-    ("loss", ("v",), ["w"], False), ("both", ("w", "v"), [], True), ("commit", ("w",), ["v"], False),
+    ("loss", ("v",), ["w"], True), ("both", ("w", "v"), [], True), ("commit", ("w",), [], False),
 ])  # fmt: skip
 def test_what_a_lost_detach_cuts_off_is_left_and_told(
     loss: str, trained: tuple[str, ...], left: list[str], said: bool, tmp_path: Path
@@ -538,6 +538,11 @@ def test_what_a_lost_detach_cuts_off_is_left_and_told(
     step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss=loss, trainable="*")
     told = [note for note in step.notes if note.startswith("node 3 Add 't' takes away what it adds: if this was meant")]
     assert (step.params, len(told)) == (trained, int(said))
+    kept = [note for note in step.notes if note.startswith("not trained: ")]
+    assert kept == [
+        f"not trained: {n}; the loss does not depend on them by a gradient{instead}" for n in left
+        for instead in [{"w": "; --straight-through takes rounding as the identity"}.get(n, "")]
+    ]  # fmt: skip
     through = gc.training_step(gc.load(tmp_path / "m.onnx"), loss=loss, trainable="*", straight_through=True)
     assert "takes away" not in "".join(through.notes)
 
