@@ -423,7 +423,7 @@ class Flow:
 
 
 _SIGNS = {"Add": (1, 1), "Sub": (1, -1), "Neg": (-1,), "Identity": (1,)}  # of each operand in a sum
-_LOOKED_THROUGH = 8  # sums that are terms of a sum
+_LOOKED_THROUGH = 4  # sums that are terms of a sum
 
 
 def _without_cancelled(edges: Sequence[Edge]) -> list[Edge]:
