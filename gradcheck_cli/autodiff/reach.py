@@ -429,18 +429,18 @@ _LOOKED_THROUGH = 4  # sums that are terms of a sum
 def _without_cancelled(edges: Sequence[Edge]) -> list[Edge]:
     """The edges, with those cut that lead into a sum which takes away what it adds, and one from each term that is left.
 
-    `x + (q - x)` is q, and has no derivative by x but through q: a detach, which made it straight-through, leaves
-    nothing in a file.
+    `x + (q - x)` is q: a detach, which made it straight-through, leaves nothing in a file.
     """
-    sums, into = dict[Tensor, Terms](), defaultdict[Tensor, list[Edge]](list)  # in topological order
+    sums, into = defaultdict[Tensor, Terms](dict), defaultdict[Tensor, list[Edge]](list)  # in topological order
     for edge in edges:
         if edge.node.op in _SIGNS and not edge.node.domain and edge.operand >= 0:
             into[edge.target].append(edge)
-            terms = sums.setdefault(edge.target, {})
-            terms[edge.source] = terms.get(edge.source, 0) + _SIGNS[edge.node.op][edge.operand]
+            sums[edge.target][edge.source] = sums[edge.target].get(edge.source, 0) + _SIGNS[edge.node.op][edge.operand]
     order, instead = {target: at for at, target in enumerate(sums)}, dict[Edge, list[Edge]]()
-    for target in sums:
-        if (left := _left_of(target, sums, order)) is not None:
+    for target in [*sums]:
+        if (left := _left_of(target, sums, order)) == {}:
+            del sums[target]  # `x - x`, a zero by values
+        elif left is not None:
             sums[target] = left
             first, *rest = (structs.replace(edge, cut="cancels") for edge in into[target])
             live = [Edge(source, target, first.at, first.node) for source in left]

@@ -432,7 +432,7 @@ def normed(rows: int) -> gc.Model:
 
 @pytest.mark.parametrize("rows", [3, 16])
 def test_a_tie_of_roundings_alone_hides_neither_right_nor_wrong_rules(rows: int):
-    """Which of equal sums is the largest changes at every step, and y is smooth all the same."""
+    """Another one of equal sums is the largest at every step, and y is smooth all the same."""
     record = check(normed(rows))
     assert (record.status, record.entries["inconclusive"]) == ("pass", 0)
     wrong = check(normed(rows), ops=with_rule("Tanh", scaled("Tanh", 1.001)))

@@ -71,7 +71,6 @@ CUTS = [
     ),
     Piece("less what is less", "b1 = Sign (a)  b2 = Sub (a, b1)  b = Sub (a, b2)", "Sign"),
     Piece("of a sum", "b1 = Add (a, C)  b2 = Round (b1)  b3 = Neg (b1)  b4 = Add (b3, b2)  b = Add (b1, b4)", "Round"),
-    Piece("taken away", "b1 = Sub (a, a)  b = Add (b1, C)", "Sub"),
 ]
 TWINS = [  # what is cut has another way, on which it is multiplied, or does not round at all
     *(Piece(f"{each.name} times", f"{beside(each.text)}  b = Mul (a, p)") for each in CUTS),
@@ -106,6 +105,7 @@ PARTLY = [
 ZEROS = [
     Piece("dead relu", "b1 = Add (a, far)  b = Relu (b1)", "Relu"),
     Piece("saturated", "b1 = Clip (a, far, far2)  b = Add (b1, C)", "Clip"),
+    Piece("taken away", "b1 = Sub (a, a)  b = Add (b1, C)", "Sub"),
     Piece("times 0", "b1 = Mul (a, none)  b = Add (b1, C)", "Mul"),
     Piece("one choice", "b1 = ReduceMean <axes = [-1], keepdims = 1> (a)  b2 = Softmax <axis = -1> (b1)  b = Add (b2, C)",
           "Softmax"),
