@@ -472,7 +472,10 @@ class Real(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return super().convert(value, param, ctx)
+            number = super().convert(value, param, ctx)
+            if math.isnan(number):  # within every limit, as no comparison with it is true
+                self.fail(f"{value!r} is not a valid number.", param, ctx)
+            return number
         except click.BadParameter as error:
             self.fail(_no_number(error, value, "number", param), param, ctx)
 

@@ -33,6 +33,7 @@ ERRORS = [  # the file's text, line and column, what is said of it
     ("rtol = 'small'\n", "1:1", "--rtol small: 'small' is no number; write 1e-5, or NAME:1e-5 for one tensor"),
     ("rtol = true\n", "1:1", "rtol is true; it must be a number or a text"),
     ("points = 'three'\n", "1:1", "points: 'three' is no whole number. The default is 1."),
+    ("max_inconclusive = nan\n", "1:1", "max_inconclusive: 'nan' is no number. The default is 0.02."),
     ("\n\npoints = 0\n", "3:1", "points: 0 is not in the range x>=1."),
     ("params = 'yes'\n", "1:1", 'params is "yes"; it must be true or false'),
     ("mode = 'fast'\n", "1:1", "Did you mean 'directional'?"),

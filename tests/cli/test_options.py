@@ -200,6 +200,7 @@ def test_a_variable_that_names_no_option_is_an_error(
 @pytest.mark.parametrize("variable, value, message", [
     ("GRADCHECK_RTOL", "abc", "GRADCHECK_RTOL in the environment: --rtol abc: 'abc' is no number"),
     ("GRADCHECK_SEED", "abc", "Invalid value for 'GRADCHECK_SEED': 'abc' is neither a number nor 'random'"),
+    ("GRADCHECK_MAX_INCONCLUSIVE", "nan", "Invalid value for 'GRADCHECK_MAX_INCONCLUSIVE': 'nan' is no number."),
     ("GRADCHECK_MEMORY_LIMIT", "abc", "Invalid value for 'GRADCHECK_MEMORY_LIMIT': 'abc' is no size"),
 ])  # fmt: skip
 def test_a_wrong_value_of_a_variable_is_told_by_its_name(
