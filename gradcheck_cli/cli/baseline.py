@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from msgspec import Struct, field
 
 from gradcheck_cli.errors import UsageError, counted
-from gradcheck_cli.results.record import OUTCOMES, Check, Waiver
+from gradcheck_cli.results.record import ALWAYS_FAIL, OUTCOMES, Check, Waiver
 
 if TYPE_CHECKING:
     from gradcheck_cli.results.codes import CodeChoice
@@ -55,7 +55,8 @@ class Manner(NamedTuple):
 class Known(NamedTuple):
     """The failures of a record: status, code, cut and manner of the gradient, and a forward run that differed.
 
-    Those that an earlier baseline waived are among them; a waiver of a spec is the spec's own.
+    Those that an earlier baseline waived are among them; a waiver of a spec is the spec's own.  A run that could not do
+    what it was asked for is no known failure: the same code tells of any other mistake in the same file.
     """
 
     outcome: _Outcome | None = None
@@ -66,7 +67,8 @@ class Known(NamedTuple):
     def of(cls, check: Check) -> Known:
         waiver = (check.waiver or {}) if (check.waiver or {}).get("baseline") else {}
         status = waiver.get("status", "fail") if waiver and check.status == "waived" else check.status
-        outcome = None if status in _FINE else (status, check.code, _cut(check))
+        fails = status not in _FINE and not check.code.startswith(ALWAYS_FAIL)
+        outcome = (status, check.code, _cut(check)) if fails else None
         return cls(outcome, check.forward_differs or bool(waiver.get("forward")), Manner.of(check))
 
 

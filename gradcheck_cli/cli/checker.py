@@ -115,11 +115,11 @@ class Checker(Struct):
         """The records of one task that is checked in a process of its own."""
         from gradcheck_cli.checks.isolation import Interrupted, Stopped
 
-        start = time.perf_counter()
+        start, known = time.perf_counter(), self.baseline
         try:
             within = structs.replace(self, apart=False)
-            checks, self.bundles.saved, self.bundles.lost = run_apart(
-                lambda: (within.check(task), self.bundles.saved, self.bundles.lost),
+            checks, self.bundles.saved, self.bundles.lost, known.repaired, known.met = run_apart(
+                lambda: (within.check(task), self.bundles.saved, self.bundles.lost, known.repaired, known.met),
                 bounds,
                 ask=self.given.get("forward") is None and task.model.lower().endswith(".onnx"),
             )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.results.record import Check, Waiver
+from gradcheck_cli.results.record import ALWAYS_FAIL, Check, Waiver
 
 CODES = tuple(
     f"GC{number}"
@@ -19,7 +19,6 @@ CODES = tuple(
         401, 402, 403, 404, 501, 502, 503, 601, 602, 603, 701, 901,
     )
 )  # fmt: skip
-_ALWAYS_FAIL = ("GC201", "GC202", "GC7", "GC9")  # codes of runs that could not do what they were asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class CodeChoice:
 
     def against(self, code: str) -> str:
         """The words that keep a code from counting, "ignored by --ignore GC301"; "" for one that counts."""
-        if not code or code.startswith(_ALWAYS_FAIL):
+        if not code or code.startswith(ALWAYS_FAIL):
             return ""
         ignored, selected = (
             max((each for each in some if code.startswith(each)), key=len, default="")
@@ -74,7 +73,7 @@ def codes_from(words: Iterable[str]) -> tuple[str, ...]:
 def _prefix(word: str) -> str:
     """A prefix of codes."""
     prefix = "GC" + word.upper().removeprefix("ALL").removeprefix("GC").rstrip("X") if word else ""
-    if not prefix or any(code.startswith(prefix) and not code.startswith(_ALWAYS_FAIL) for code in CODES):
+    if not prefix or any(code.startswith(prefix) and not code.startswith(ALWAYS_FAIL) for code in CODES):
         return prefix
     if prefix in CODES or prefix in ("GC7", "GC9"):
         raise UsageError(f"{word!r} is of a run that could not do what it was asked for, which always fails.")

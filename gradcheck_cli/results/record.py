@@ -34,6 +34,7 @@ STATUSES = ("pass", "fail", "severed", "inconclusive", "error", "unsupported", "
 ENTRY_REASONS = ("noise", "curvature", "domain", "jump", "underflow", "nonderivative")  # why an entry stayed open
 EXIT_CODES = {"pass": 0, "waived": 0, "fail": 1, "severed": 1, "inconclusive": 3, "unsupported": 5, "limit": 6}
 OUTCOMES = ("fail", "inconclusive", "unsupported", "severed", "forward")  # what fails a run unless it is told otherwise
+ALWAYS_FAIL = ("GC201", "GC202", "GC7", "GC9")  # codes of runs that could not do what they were asked for
 GATES = (*OUTCOMES, *WORDS)  # what may fail a run: outcomes, and of the gradient's health what it is asked for
 _BESIDE = ("severed", "forward")  # outcomes that stand in a record's `gates`: its status alone does not decide them
 

@@ -37,6 +37,8 @@ def test_what_failed_in_the_same_way_is_waived(gradcheck: Command, baseline: str
         "5 checks: 1 passed, 4 known failures in TIME",
     ]
     assert gradcheck("lfs.onnx", "--baseline", baseline).code == 0
+    apart = gradcheck(SPEC, "--check", "square/wrong", "--baseline", baseline, "--timeout", "60s")
+    assert (apart.code, apart.err) == (0, "")
 
 
 def test_what_failed_otherwise_or_not_at_all_counts(gradcheck: Command, folder: Path, baseline: str) -> None:
@@ -46,6 +48,24 @@ def test_what_failed_otherwise_or_not_at_all_counts(gradcheck: Command, folder: 
     without = WRONG.replace("expect:", "x_shape: {}, extra_feed_dict: {}, #")
     (folder / SPEC).write_text(without.replace(",\n     x_shape", ", x_shape").split("#")[0].rstrip(", ") + "}\n")
     assert gradcheck(SPEC, "--check", "square/known", "--baseline", baseline).code == 1
+
+
+BAD = "gradcheck: 1\nchecks: [{model: mlp.onnx, detla: 1}]\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [(["bad.gradcheck.yaml"], 2), (["mlp.onnx", "--x", "nope"], 2), (["mlp.onnx", "bad.gradcheck.yaml"], 2)],
+)
+def test_a_run_that_could_not_do_what_it_was_asked_for_is_never_waived(
+    gradcheck: Command, folder: Path, argv: list[str], code: int
+) -> None:
+    """One code tells of every mistake in a spec: a check that is misspelt today would hide one that ends tomorrow."""
+    (folder / "bad.gradcheck.yaml").write_text(BAD)
+    assert gradcheck(*argv, "--report", "before.json").code == code
+    assert gradcheck(*argv, "--baseline", "before.json").code == code
+    assert gradcheck("report", "before.json", "--baseline", "before.json", "--gate").code == code
+    assert gradcheck("zoo", "bad.gradcheck.yaml", "--baseline", "before.json", "--run", "zoo").code == 2
 
 
 RULE = """gradcheck: 1
@@ -165,8 +185,9 @@ def test_an_expected_difference_is_over_only_where_the_forward_run_was_made(agre
     assert [each.code for each in with_waiver((check, other), {"forward": "differs"}, LAST)] == ["", ""]
 
 
-def test_what_passes_now_is_noted(gradcheck: Command, baseline: str) -> None:
-    ran = gradcheck(SPEC, "--rtol", "10", "--check", "square/wrong", "--baseline", baseline)
+@pytest.mark.parametrize("limits", [[], ["--timeout", "60s"]], ids=["here", "apart"])
+def test_what_passes_now_is_noted(gradcheck: Command, baseline: str, limits: list[str]) -> None:
+    ran = gradcheck(SPEC, "--rtol", "10", "--check", "square/wrong", "--baseline", baseline, *limits)
     assert (ran.code, ran.err) == (0, f"note: {baseline}: 1 check of it passed: write it anew with --report\n")
 
 
