@@ -39,6 +39,17 @@ def test_what_is_open_says_what_to_try_and_is_saved_and_reproduced(gradcheck: Co
     assert gradcheck("reproduce", str(bundle)).code == 3
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="files have no such names here")
+@pytest.mark.parametrize("name", ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"])
+def test_a_file_by_the_name_of_a_stream_is_the_same_one_in_the_process_of_onnxruntime(folder: Path, name: str) -> None:
+    """Questions come to that process on its stdin: it would read them as a model, and wait for ever."""
+    argv = [sys.executable, "-m", "gradcheck_cli", name, "--output-format", "json"]
+    with (folder / "mlp.onnx").open("rb") as model:
+        ran = subprocess.run(argv, stdin=model, capture_output=True, cwd=folder, timeout=60, check=False)
+    assert ran.returncode == 0
+    assert all(record["forward"]["agrees"] for record in json.loads(ran.stdout)["checks"])
+
+
 def test_where_it_is_not_installed_it_is_said_how_to_get_it(folder: Path) -> None:
     code = """
 import sys

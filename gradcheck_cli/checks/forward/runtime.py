@@ -139,7 +139,10 @@ class Worker(Struct):
         arrays = {name: np.ascontiguousarray(x) for name, x in question.feeds.items()}
         feeds = [{"name": name, "dtype": x.dtype.str, "shape": question.feeds[name].shape, "size": x.nbytes}
                  for name, x in arrays.items()]  # fmt: skip
-        request = {"key": question.key, "path": question.path, "folder": question.folder, "size": len(question.data),
+        path = question.path
+        if path.startswith(("/dev/", "/proc/")):  # /dev/stdin is another file in another process
+            path = os.path.realpath(path)
+        request = {"key": question.key, "path": path, "folder": question.folder, "size": len(question.data),
                    "feeds": feeds, "outputs": list(question.outputs), "threads": question.threads,
                    "memory": left(), "stacked": question.stacked, "optimized": question.optimized,
                    "maps": question.maps}  # fmt: skip
