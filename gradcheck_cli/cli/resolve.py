@@ -196,6 +196,7 @@ def listed(names: Sequence[str], most: int = 8) -> str:
 
 
 _T = TypeVar("_T")
+_VALUES = ("x_init_value", "extra_feed_dict")  # options that fix what a tensor holds
 _DIGITS = 18  # of a size: more are not addressed anyway
 Layer = Mapping[str, Any]
 
@@ -205,7 +206,8 @@ def resolve(source: Source, layers: Sequence[Layer]) -> Settings:
     graph = source.graph
     found: dict[str, Any] = {}
     typed: dict[str, Any] = {}
-    for layer in layers:
+    spoke: dict[tuple[str, str], int] = {}  # the layer that gave a value last, by option and tensor
+    for number, layer in enumerate(layers):
         typed = {}
         for name, value in layer.items():
             if (option := setting_of(name)) is None:
@@ -216,12 +218,27 @@ def resolve(source: Source, layers: Sequence[Layer]) -> Settings:
                 ranges = source.ranges if layer is layers[0] else ()
                 typed[option.field] = _by_input(typed[option.field], graph, ranges)
             found[option.field] = _merged(found.get(option.field), typed[option.field])
+        spoke.update({(option, name): number for option in _VALUES for name in typed.get(option, {})})
     found.update(_method(found))
     found["test_data"] = _test_data(found.get("test_data", "auto"))
     found["dims"] = {k: v for k, v in found.get("dims", {}).items() if source.dims.get(k) != v}
     ops = ops_for(source, OPS)
-    settings = _with_names(Settings(**found), graph, ops)
+    settings = _of_strongest(_with_names(Settings(**found), graph, ops), spoke)
     refuse_idle(typed, settings, graph, ops)
+    return settings
+
+
+def _of_strongest(settings: Settings, spoke: Mapping[tuple[str, str], int]) -> Settings:
+    """The settings with one value for each tensor, from the strongest of the layers that speak of it."""
+    for name in settings.x_init_value.keys() & settings.extra_feed_dict.keys():
+        value = max(spoke.get(("x_init_value", each), -1) for each in (name, ANY))
+        fed = spoke["extra_feed_dict", name]
+        if value == fed:
+            both = "--x-init-value and --extra-feed-dict"
+            raise UsageError(f"{shown(name)} has two values, of {both}; leave out one of them.")
+        weaker = _VALUES[0] if value < fed else _VALUES[1]
+        others: dict[str, Any] = {weaker: {n: v for n, v in getattr(settings, weaker).items() if n != name}}
+        settings = replace(settings, **others)
     return settings
 
 
@@ -271,7 +288,7 @@ def _given_to(values: Mapping[str, _T], names: Sequence[str], option: str, kind:
         mark = "=" if option == "--x-init-value" else ":"
         known = ", ".join(map(shown, names)) or "none"
         raise UsageError(f"{option} needs a name, {option} NAME{mark}..., since there are {len(names)} {kind}: {known}")
-    return {**{k: v for k, v in values.items() if k != ANY}, names[0]: values[ANY]}
+    return {names[0]: values[ANY], **{k: v for k, v in values.items() if k != ANY}}
 
 
 def _by_name(parse: Callable[[Any], _T], mark: str) -> Callable[[Any, Graph, str], dict[str, _T]]:
@@ -282,12 +299,22 @@ def _by_name(parse: Callable[[Any], _T], mark: str) -> Callable[[Any, Graph, str
             return {name: _parsed(parse, each, option) for name, each in value.items()}
         if not (isinstance(value, (tuple, list)) and value and all(isinstance(each, str) for each in value)):
             return {ANY: _parsed(parse, value, option)}
-        pairs = [_split(text, graph.tensors, mark) for text in value]
+        pairs = _pairs(value, graph.tensors, mark, option)
         for text, (name, _) in zip(value, pairs, strict=True):
             _refuse_other_mark(text, name, graph, mark, option)
         return {name: _parsed(parse, rest, f"{option} {text}") for text, (name, rest) in zip(value, pairs, strict=True)}
 
     return read
+
+
+def _pairs(texts: Iterable[str], names: Iterable[str], mark: str, option: str) -> list[tuple[str, str]]:
+    """Names and the texts behind them; UsageError for a name that comes twice."""
+    pairs = [_split(text, names, mark) for text in texts]
+    given = [name for name, _ in pairs]
+    if again := [name for name in given if given.count(name) > 1]:
+        what = option if again[0] == ANY else f"{option} {shown(again[0])}{mark}..."
+        raise UsageError(f"{what} is given twice, and only the last would count.")
+    return pairs
 
 
 def _refuse_other_mark(text: str, name: str, graph: Graph, mark: str, option: str) -> None:
@@ -357,8 +384,7 @@ def _values(value: Any, graph: Graph, option: str) -> dict[str, Any]:
     """Values by tensor: numbers, and what else a tensor is declared to hold."""
     texts = [each for each in value if isinstance(each, str)] if isinstance(value, (tuple, list)) else []
     found = {}
-    for text in texts:
-        name, rest = _split(text, graph.tensors, "=")
+    for text, (name, rest) in zip(texts, _pairs(texts, graph.tensors, "=", option), strict=True):
         declared = graph.types.get(name, TensorType())
         if declared.kind != "tensor" or (declared.dtype is not None and declared.dtype.kind == "O"):
             found[name] = _parsed(partial(value_of, declared=declared), rest, f"{option} {text}")
@@ -379,12 +405,10 @@ def _grad(value: Any, graph: Graph, option: str) -> dict[str, str | Numbers]:
     if isinstance(value, Mapping):
         return {name: _claimed(each, f"{option} {name}") for name, each in value.items()}
     found: dict[str, str | Numbers] = {}
-    for text in [value] if isinstance(value, str) else value:
-        name, rest = _split(text, graph.tensors, "=")
+    texts = [value] if isinstance(value, str) else value
+    for text, (name, rest) in zip(texts, _pairs(texts, graph.tensors, "=", option), strict=True):
         if name == ANY and rest != NOTHING:
             raise UsageError(f"{option} {shown(text)}: by which tensor? Write {option} X=TENSOR or X=@FILE[:KEY]")
-        if name in found:
-            raise UsageError(f"{option} {shown(name)}=... is given twice, and only the last would count.")
         found[name] = _claimed(rest, f"{option} {text}") if name != ANY else rest
     return found
 
@@ -414,6 +438,8 @@ def dims_of(texts: Iterable[str], option: str = "--dim") -> dict[str, int]:
             raise UsageError(f"{option} takes one size at a time, not {shown(text)}. Write {each}")
         if not mark or not name or not _is_size(size.strip()):
             raise UsageError(f"{option} {shown(text)}: write NAME=SIZE, such as {option} N=2")
+        if name in found:
+            raise UsageError(f"{option} {shown(name)}=... is given twice, and only the last would count.")
         found[name] = int(size)
     return found
 

@@ -36,6 +36,44 @@ def test_the_stronger_place_wins(
     assert first(gradcheck, "mlp.onnx", *args)["rtol"] == expected
 
 
+@pytest.mark.parametrize("typed", [["--x-init-value", "2"], ["--x-init-value", "input=2"], ["--feed", "input=2"]])
+@pytest.mark.parametrize("kept", ["x_init_value: 1", "x_init_value: {input: 1}", "extra_feed_dict: {input: 1}"])
+def test_of_two_ways_to_give_a_value_the_stronger_place_wins(
+    gradcheck: Command, folder: Path, kept: str, typed: list[str]
+) -> None:
+    line = ("mlp.onnx", "--x", "input", "--y", "loss")
+    alone = {n: first(gradcheck, *line, "--feed", f"input={n}")["gradient"]["norm"] for n in (1, 2)}
+    (folder / "mlp.gradcheck.yaml").write_text(f"gradcheck: 1\nchecks: [{{model: mlp.onnx, {kept}}}]\n")
+    assert first(gradcheck, *line)["gradient"]["norm"] == alone[1]
+    assert first(gradcheck, *line, *typed)["gradient"]["norm"] == alone[2]
+
+
+AGAIN = "is given twice, and only the last would count."
+BOTH = "input has two values, of --x-init-value and --extra-feed-dict; leave out one of them."
+
+
+@pytest.mark.parametrize("typed, message", [
+    ("--feed input=1 --feed input=2", f"--extra-feed-dict input=... {AGAIN}"),
+    ("--x-init-value input=1 --x-init-value input=2", f"--x-init-value input=... {AGAIN}"),
+    ("--x-init-value 1 --x-init-value 2", f"--x-init-value {AGAIN}"),
+    ("--rtol 1e-3 --rtol 1e-9", f"--rtol {AGAIN}"),
+    ("--atol loss:1 --atol loss:2", f"--atol loss:... {AGAIN}"),
+    ("--x-shape input:8,4 --x-shape input:8,4", f"--x-shape input:... {AGAIN}"),
+    ("--val-range 0,1 --val-range 0,2", f"--val-range {AGAIN}"),
+    ("--dim N=2 --dim N=3", f"--dim N=... {AGAIN}"),
+    ("--grad input=loss --grad input=logits", f"--grad input=... {AGAIN}"),
+    ("--x-init-value input=1 --feed input=2", BOTH),
+    ("--x-init-value 1 --feed input=2", BOTH),
+])  # fmt: skip
+def test_one_place_gives_one_value(gradcheck: Command, typed: str, message: str) -> None:
+    ran = gradcheck("mlp.onnx", "--x", "input", "--y", "loss", *typed.split())
+    assert (ran.code, ran.err) == (2, f"error GC201: {message}\n")
+
+
+def test_a_value_for_all_and_one_for_a_tensor_are_two(gradcheck: Command) -> None:
+    assert gradcheck("mlp.onnx", "--rtol", "1e-3", "--rtol", "input:1e-5", "--rtol", "loss:1e-4").code == 0
+
+
 def test_the_nearest_file_counts_and_pyproject_does_too(gradcheck: Command, folder: Path) -> None:
     inner = folder / "inner"
     inner.mkdir()
