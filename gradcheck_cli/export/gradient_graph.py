@@ -317,9 +317,17 @@ class Declarations:
             return declared
         dtype = declared.dtype if declared.dtype is not None else aligned.dtypes.get(name)
         dtype = self.model.known_dtype(name) if dtype is None else dtype
-        if declared.shape is None:
+        if declared.shape is None or self._untrue(name, declared.shape):
             return TensorType(dtype, self._shown(name))
         return TensorType(dtype, tuple(self._dim(name, axis, d) for axis, d in enumerate(declared.shape)))
+
+    def _untrue(self, name: str, shape: Sequence[Dim]) -> bool:
+        """True if runs gave a result another shape than is declared, by which a runtime would compute Shape in advance."""
+        found = self.found.aligned.shapes.get(name)
+        if found is None or name in self.model.graph.inputs:
+            return False
+        fixed = zip(shape, found, strict=False)
+        return len(shape) != len(found) or any(isinstance(d, int) and {d} != set(sizes) for d, sizes in fixed)
 
     def _dim(self, name: str, axis: int, dim: Dim) -> Dim:
         """A declared dimension as its size if it is fixed, or as the dimension that it has to equal."""

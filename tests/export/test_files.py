@@ -165,6 +165,29 @@ def test_dimensions_that_are_not_free_are_declared_so(text: str, dims: list[str]
     assert set(declared) >= set(dims)
 
 
+SQUEEZED = """g (float[b, 3] x) => (float[3, 1] y) <int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {-1}> {
+    h = Tanh(x)
+    b = Shape<end = 1>(h)
+    single = Equal(b, one)
+    s = If(single) <then_branch = row () => (float[3] r) { r = Squeeze(h, zero) },
+                    else_branch = rows () => (float[b, 3] r) { r = Identity(h) }>
+    y = Unsqueeze(s, last)
+}"""
+
+
+def test_sizes_that_a_model_declares_of_a_result_and_that_hold_for_one_row_alone_fix_no_file(tmp_path: Path) -> None:
+    loaded = Open("", SQUEEZED, ()).load(tmp_path)
+    [dx] = gc.gradients(loaded["y"], loaded["x"])
+    gc.save(loaded, tmp_path / "g.onnx", ["y", dx.name])  # type: ignore[union-attr]
+    onnx.checker.check_model(tmp_path / "g.onnx", full_check=True)
+    session = open_session(tmp_path / "g.onnx")
+    for rows in (1, 2, 5):
+        x = np.linspace(-1, 1, 3 * rows, dtype=np.float32).reshape(rows, 3)
+        y, gradient = session.run(None, {"x": x})
+        np.testing.assert_allclose(y.ravel(), np.tanh(x).ravel(), rtol=1e-5)
+        np.testing.assert_allclose(gradient, 1 - np.tanh(x) ** 2, rtol=1e-4)
+
+
 def test_nodes_have_names_of_their_own_even_where_those_of_the_model_have_not(tmp_path: Path) -> None:
     text = '<ir_version: 8, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { h = Sin(x) y = Exp(h) }'
     model = onnx.parser.parse_model(text)
