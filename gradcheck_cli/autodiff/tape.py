@@ -23,7 +23,7 @@ from gradcheck_cli.errors import GradcheckError, LimitError, ModelError, Unsuppo
 from gradcheck_cli.graph import MAX_RANK, Array, Node
 from gradcheck_cli.graph.containers import CONTAINERS, Container, described
 from gradcheck_cli.graph.memory import exhausted, is_of_memory
-from gradcheck_cli.op import DTYPES, Metadata, Op, Ops, bind, fitting, for_operands, no_forward
+from gradcheck_cli.op import DTYPES, Metadata, Op, Ops, bind, fitting, for_operands, no_forward, zero
 from gradcheck_cli.op.batching import told, watched
 from gradcheck_cli.op.fusion import added
 
@@ -81,7 +81,8 @@ def run(op: Op, operands: Sequence[Any], metadata: Metadata, *, where: Where, wi
         with quietly():
             return run(op, operands, metadata, where=where, widen=widen)
     try:
-        results = watched(op.forward, None if op.composed else op.many)(*operands, **metadata)
+        like = None if op.vjp in (None, zero) or 0 in op.integral else op.like
+        results = watched(op.forward, None if op.composed else op.many, like)(*operands, **metadata)
         return results if op.composed else [_settled(y, widen) for y in (results if op.many else (results,))]
     except ModelError as error:
         if not error.op:

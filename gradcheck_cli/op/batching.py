@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from gradcheck_cli.errors import spelled
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, is_inexact
 
 Kernel: TypeAlias = Callable[..., Any]
 Operands: TypeAlias = Sequence[Any]  # arrays, None for one that is left out
@@ -56,10 +56,11 @@ def is_ours(function: Callable[..., Any]) -> bool:
     return str(getattr(function, "__module__", "") or "numpy").partition(".")[0] in ("gradcheck_cli", "numpy")
 
 
-def watched(kernel: Kernel, many: bool | None = None) -> Kernel:
+def watched(kernel: Kernel, many: bool | None = None, like: int | None = None) -> Kernel:
     """A kernel that raises ValueError if it writes into an operand, or gives no array; one of gradcheck's own as it is.
 
-    With `many` it gives a tuple of arrays; None: its results are no arrays.
+    With `many` it gives a tuple of arrays; None: its results are no arrays.  Of a floating-point operand `like` its
+    first result is one too.
     """
     if is_ours(kernel):
         return kernel
@@ -74,6 +75,8 @@ def watched(kernel: Kernel, many: bool | None = None) -> Kernel:
                 )
         if many is not None:
             _require_arrays(results, many)
+        if like is not None and like < len(operands):
+            _require_inexact(results[0] if many else results, operands[like])
         return results
 
     return run
@@ -89,6 +92,16 @@ def _require_arrays(results: Any, many: bool) -> None:
         texts = array.dtype.kind == "O" and all(isinstance(entry, str | bytes) for entry in array.flat)
         if array.dtype.kind not in "biufcVUS" and not texts:
             raise ValueError(f"its kernel gives {_kind(each)}, no array of numbers")
+
+
+def _require_inexact(result: Any, operand: Any) -> None:
+    """Requires a result that has a derivative: that of integers is zero, so that a rule would be held against nothing."""
+    given, dtype = getattr(operand, "dtype", None), np.asarray(result).dtype
+    if given is not None and is_inexact(given) and not is_inexact(dtype):
+        raise ValueError(
+            f"its kernel gives {dtype} from {given}, of which no rule gives a derivative; "
+            "let it give floating-point numbers, or say integral=(0,)"
+        )
 
 
 def _kind(value: Any) -> str:

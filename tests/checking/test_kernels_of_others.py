@@ -152,6 +152,10 @@ def right(ct: Any, y: Any, x: Any) -> Any:
 
 COMPUTED = "node 0 Tanh 'y' cannot be computed from [4] float64: "
 RULE = "node 0 Tanh 'y': the rule of Tanh "
+NO_FLOATS = (
+    "its kernel gives {} from float64, of which no rule gives a derivative; let it give floating-point numbers, "
+    "or say integral=(0,)"
+)
 MISTAKES = [
     (raising(KeyError("saved")), right, COMPUTED + "KeyError: 'saved'"),
     (raising(AssertionError()), right, COMPUTED + "AssertionError"),
@@ -164,6 +168,8 @@ MISTAKES = [
     (lambda x: {"y": x}, right, COMPUTED + "its kernel gives a value of type dict, no array of numbers"),
     (lambda x: (each for each in x), right, COMPUTED + "its kernel gives a value of type generator, no array of numbers"),
     (lambda x: np.array([None] * 4), right, COMPUTED + "its kernel gives an array of object, no array of numbers"),
+    (lambda x: (100 * np.tanh(x)).astype(np.int64), right, COMPUTED + NO_FLOATS.format("int64")),
+    (lambda x: x > 0, right, COMPUTED + NO_FLOATS.format("bool")),
     (lambda x: (np.tanh(x),), right, COMPUTED + "its kernel gives a tuple of 1, where its operator, many=False, has one "
      "array"),
     (np.tanh, raising(KeyError("saved")), RULE + "raises KeyError: 'saved'"),
@@ -201,6 +207,12 @@ def test_a_kernel_of_many_results_gives_a_tuple_of_arrays(results: Any, said: st
 @pytest.mark.parametrize("several", [tuple, list])
 def test_a_kernel_may_give_many_results_as_a_tuple_or_a_list(several: Callable[[list[Any]], Any]):
     assert len(watched(lambda x: several([x, 2 * x]), many=True)(np.ones(3))) == 2
+
+
+@pytest.mark.parametrize("said", [{"vjp": gc.OPS["", "Greater"].vjp}, {"vjp": right, "integral": (0,)}])
+def test_a_kernel_may_give_integers_where_its_operator_says_so(said: Any):
+    ops = {**gc.OPS, ("", "Tanh"): gc.Op("Tanh", lambda x: x > 0, **said)}
+    gc.check(model(("Tanh", "x", "y"), ("Where", "y x x", "z")), "x", "z", ops=ops)
 
 
 def test_an_interrupt_of_a_kernel_or_a_rule_stays_one():
