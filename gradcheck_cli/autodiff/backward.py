@@ -87,12 +87,13 @@ def pull_back(
     op, ans = unit.op, [tape.var(name) if name in tape.values else None for name in unit.outputs]
     primals = [tape.var(name) if name else None for name in unit.operands]
     many = op.many or len(unit.outputs) > 1
+    given = cts if op.vjp is None or is_ours(op.vjp) else [_or_zeros(ct, y) for ct, y in zip(cts, ans, strict=True)]
     spared = frozenset(unit.operands).difference(unit.operands if wanted is None else wanted)
     # a rule may run on another tape than the unit's: subgraphs are called on that
     metadata = {k: v.on(tape) if isinstance(v, GraphFunction) and v.tape is not tape else v
                 for k, v in unit.metadata.items()}  # fmt: skip
     with tape.within(spared=spared):
-        flows = _flows(unit, (*((tuple(cts), tuple(ans)) if many else (cts[0], ans[0])), *primals), metadata)
+        flows = _flows(unit, (*((tuple(given), tuple(ans)) if many else (given[0], ans[0])), *primals), metadata)
     _require_cotangents(unit, flows, primals)
     alone = len(primals) - primals.count(None) == 1  # with nothing that it would be broadcast to
     found = []
@@ -102,6 +103,11 @@ def pull_back(
                 raise misshapen(op.full_name, f"operand {number}", ct.shape, x.shape)
             found.append((x.name, fit(ct, x, loose=not alone)))
     return found
+
+
+def _or_zeros(ct: Var | None, y: Var | None) -> Var | None:
+    """The cotangent of a result for a rule of others, which need not know of results that nothing depends on."""
+    return sym.zeros_like(y) if ct is None and y is not None and inexact(y) else ct
 
 
 def sums_to(given: tuple[int, ...], shape: tuple[int, ...]) -> bool:

@@ -215,6 +215,23 @@ def test_a_kernel_may_give_integers_where_its_operator_says_so(said: Any):
     gc.check(model(("Tanh", "x", "y"), ("Where", "y x x", "z")), "x", "z", ops=ops)
 
 
+def sine_and_cosine(ct: Any, y: Any, x: Any) -> Any:
+    return (ct[0] * y[1] - ct[1] * y[0],)
+
+
+def added(ct: Any, y: Any, x: Any) -> Any:
+    return (ct[0] * y[1] + ct[1] * y[0],)
+
+
+@pytest.mark.parametrize("rule, status", [(sine_and_cosine, "pass"), (added, "fail")])
+@pytest.mark.parametrize("y", ["y", "z", "both"])
+def test_a_rule_gets_zeros_for_the_results_that_y_does_not_depend_on(y: str, rule: Any, status: str):
+    ops = {**gc.OPS, ("", "Tanh"): gc.Op("Tanh", lambda x: (np.sin(x), np.cos(x)), rule, many=True)}
+    tested = model(("Tanh", "x", "s c"), ("Exp", "s", "y"), ("Exp", "c", "z"), ("Add", "y z", "both"))
+    [record] = gc.check(tested, "x", y, ops=ops).checks
+    assert record.status == ("pass" if y == "y" else status)
+
+
 def test_an_interrupt_of_a_kernel_or_a_rule_stays_one():
     for kernel, rule in ((raising(KeyboardInterrupt()), right), (np.tanh, raising(KeyboardInterrupt()))):
         ops = {**gc.OPS, ("", "Tanh"): gc.Op("Tanh", kernel, rule)}
