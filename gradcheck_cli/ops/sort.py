@@ -63,7 +63,9 @@ def hardmax(x: Array, *, axis: int = -1) -> Array:
 
 
 def first_largest(x: Array, *, axis: int = -1) -> Array:
-    """The index of the first largest entry along an axis."""
+    """The index of the first largest entry along an axis; 0 along one without entries."""
+    if not x.shape[axis]:
+        return np.zeros_like(x, np.int64, shape=[1 if i == axis % x.ndim else n for i, n in enumerate(x.shape)])
     return np.asarray(np.argmax(x.real, axis=axis, keepdims=True))
 
 

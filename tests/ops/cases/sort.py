@@ -16,6 +16,7 @@ CASES = [
     case("TopK", arr(2, 3, 4), [3], n_outputs=2, axis=1),
     case("Hardmax", arr(3, 4)),
     case("Hardmax", arr(2, 3, 2), axis=1),
+    case("Hardmax", arr(2, 0), label="no entries"),
     case("Unique", [2, 1, 1, 3, 4, 3], n_outputs=4, label="duplicates"),
     case("Unique", [2, 1, 1, 3, 4, 3], n_outputs=4, sorted=0, label="duplicates"),
     case("Unique", [[1, 2], [0, 3], [1, 2]], n_outputs=4, axis=0, sorted=0, label="duplicates"),
