@@ -115,7 +115,8 @@ def proven(model: Model, made: Written, feeds: Mapping[str, Any], here: Run | No
         raise to_fix("the model runs at no other values, by which the file could be proven", made.graph.free_inputs)
     if here is not None and not _agree(model, made, here):
         if not (made.open_dims and _right_at(model, made, feeds, made.trials.runs[0])):
-            raise _wrong(made, here)
+            inputs = (*made.graph.free_inputs, *model.graph.free_inputs)  # the file may have lost some
+            raise _wrong(here, [n for n in dict.fromkeys(inputs) if n not in feeds])
         yield _not_right(model, made, here)
         return
     fixed, ones = {**model.dims, **made.trials.fixed}, dict.fromkeys(made.open_dims, 1)
@@ -145,9 +146,9 @@ def _sizes(model: Model, made: Written, run: Run) -> str:
     return ", ".join(f"{shown(d)}={there.get(d, 1)}" for d in made.open_dims)
 
 
-def _wrong(made: Written, run: Run) -> UnsupportedError:
+def _wrong(run: Run, inputs: Iterable[str]) -> UnsupportedError:
     """The error for a file that is wrong at values by which it was not made."""
-    whole = [n for n, x in _arrays(run, made.graph.free_inputs).items() if x.dtype.kind in "iub"]
+    whole = [n for n, x in _arrays(run, inputs).items() if x.dtype.kind in "iub"]
     if whole:
         return to_fix("derivatives follow from values, in a way that a file does not hold for every value", whole)
     return UnsupportedError("the file would compute something else than the model; please report it.")

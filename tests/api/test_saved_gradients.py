@@ -197,6 +197,18 @@ def test_a_branch_that_an_input_chooses_stays_a_branch_or_is_fixed(make: Make, t
         assert np.array_equal(fixed.run(None, {n: feeds[n] for n in inputs})[0], wanted)
 
 
+@pytest.mark.parametrize("shape", [[2, 1], [3, 4]])
+def test_an_input_that_a_derivative_follows_from_is_named_where_the_file_has_lost_it(
+    make: Make, tmp_path: Path, shape: list[int]
+):
+    inputs = {"x": {"shape": shape, "dtype": "float64"}, "k": {"shape": [], "dtype": "int64"}}
+    model = make("y = Trilu(x, k)", inputs)
+    found = gc.gradients(model["y"], model["x"])
+    with pytest.raises(UnsupportedError, match="Fix it: --feed k=VALUE"):
+        gc.save(model, tmp_path / "g.onnx", found)
+    gc.save(model, tmp_path / "g.onnx", found, feeds={"k": 0})
+
+
 @pytest.mark.parametrize(
     ("nodes", "values"),
     [
