@@ -106,7 +106,8 @@ def slice_by_places(ct: Var, y: Var, x: Var, **spans: tuple[int, ...]) -> tuple[
     if not _follows_from_values(x.tape, step.node.inputs[1]):
         return slice_vjp(ct, y, x, **spans)
     places = sym.reshape(sym.arange(x.tape, x.size), x.shape)
-    taken = x.tape.apply("Slice", places, *(x.tape.var(name) for name in step.node.inputs[1:]))
+    bounds = [x.tape.var(name) if name else None for name in step.node.inputs[1:]]
+    taken = x.tape.apply("Slice", places, *bounds)
     return (unpooled(ct, taken, x.shape),)
 
 

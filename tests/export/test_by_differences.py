@@ -297,6 +297,13 @@ add(
     init="<int64[1] axis = {1}>",
 )
 add(
+    "slice of all axes",
+    "(double[N,4] x, int64[2] a, int64[2] c)",
+    "y = Slice(x,a,b,,c)",
+    *[{"x": r(3, 4), "a": ints(*a), "c": ints(*c)} for a, c in (((0, 1), (2, 1)), ((1, 0), (1, 3)), ((9, 0), (1, 1)))],
+    init="<int64[2] b = {9,9}>",
+)
+add(
     "slice of a state",
     "(double[N,3] x, int64[1] a)",
     "one = Constant<value_ints=[1]>() b = Add(a,one) t = Tanh(x) s = Slice(t,a,b) y = Mul(s,t)",
