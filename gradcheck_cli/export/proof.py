@@ -67,7 +67,7 @@ class Runtime(Protocol):
 
 def require_right(model: Model, made: Written, feeds: Mapping[str, Any]) -> None:
     """Raises UnsupportedError where shapes follow from values, and the graph is wrong at other values."""
-    names = [n for n in made.graph.free_inputs if n in model.graph.inputs and n not in feeds]
+    names = [n for n in model.graph.free_inputs if n not in feeds]  # the file may have lost some
     if not (made.by_values and names):
         return
     runs = [{**run, **made.trials.fixed} for run in made.trials.runs]
@@ -79,7 +79,7 @@ def require_right(model: Model, made: Written, feeds: Mapping[str, Any]) -> None
         for given in _others(values) if sizes is runs[0] else _other_integers(values):
             run = run_of(model, made, replace(settings, extra_feed_dict={**settings.extra_feed_dict, **given}))
             if run is not None and not _agree(model, made, run):
-                raise to_fix("shapes follow from values, in a way that a file does not hold for every value", names)
+                raise to_fix("shapes follow from values, in a way that a file does not hold for every value", values)
 
 
 def _others(values: Mapping[str, Array]) -> Iterator[dict[str, Array]]:

@@ -197,16 +197,32 @@ def test_a_branch_that_an_input_chooses_stays_a_branch_or_is_fixed(make: Make, t
         assert np.array_equal(fixed.run(None, {n: feeds[n] for n in inputs})[0], wanted)
 
 
-@pytest.mark.parametrize("shape", [[2, 1], [3, 4]])
+@pytest.mark.parametrize(
+    ("nodes", "shape", "integers"),
+    [
+        ("y = Trilu(x, k)", [2, 1], np.array(0)),
+        ("y = Trilu(x, k)", [3, 4], np.array(0)),
+        ("y = Expand(x, k)", [2, 1], np.array([1, 2])),
+        ("y = Expand(x, k)", [2, 1, 1], np.array([1, 1, 5])),
+        ("t = Sin(x)\nz = Expand(x, k)\ny = Add(z, t)", [2, 1], np.array([1, 2])),
+    ],
+)
 def test_an_input_that_a_derivative_follows_from_is_named_where_the_file_has_lost_it(
-    make: Make, tmp_path: Path, shape: list[int]
+    make: Make, nodes: str, shape: list[int], integers: Any
 ):
-    inputs = {"x": {"shape": shape, "dtype": "float64"}, "k": {"shape": [], "dtype": "int64"}}
-    model = make("y = Trilu(x, k)", inputs)
+    inputs = {
+        "x": {"shape": shape, "dtype": "float64"},
+        "k": {"shape": list(integers.shape), "dtype": "int64"},
+    }
+    model = make(nodes, inputs)
     found = gc.gradients(model["y"], model["x"])
-    with pytest.raises(UnsupportedError, match="Fix it: --feed k=VALUE"):
-        gc.save(model, tmp_path / "g.onnx", found)
-    gc.save(model, tmp_path / "g.onnx", found, feeds={"k": 0})
+    path, x = Path(model.source.uri).with_suffix(".onnx"), np.ones(shape)
+    with pytest.raises(UnsupportedError, match=r"Fix it: .*--feed k=VALUE"):
+        gc.save(model, path, found)
+    gc.save(model, path, found, feeds={"k": integers})
+    session = open_session(path)
+    [made] = session.run(None, {i.name: x for i in session.get_inputs()})
+    np.testing.assert_allclose(made, gc.run(found, {"x": x, "k": integers})[0])
 
 
 @pytest.mark.parametrize(
