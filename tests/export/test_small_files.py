@@ -67,6 +67,12 @@ def test_a_normalization_in_float64_is_made_of_what_has_its_precision(tmp_path: 
     assert all(len(node.output) == 1 for node in graph.node)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "double"])
+def test_a_normalization_whose_statistics_are_float32_beside_another_dtype_has_its_own(tmp_path: Path, dtype: str):
+    graph = saved(tmp_path, NORM.replace("float", dtype).replace("y =", "y, mean, inverse ="), ["x", "g"])
+    assert {"mean", "inverse"}.isdisjoint(name for node in graph.node for name in node.input)
+
+
 def test_a_normalization_off_the_way_stays_as_it_is(tmp_path: Path):
     graph = saved(tmp_path, NORM.replace("Mul(y, y)", "Mul(y, z)").replace("g)", "g, float[N,4] z)", 1), ["z"])
     assert [len(node.output) for node in graph.node] == [1] * len(graph.node)
