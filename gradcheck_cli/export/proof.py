@@ -6,7 +6,7 @@ ones have to be equal; and where shapes follow from values, what all runs had in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from itertools import count
@@ -66,9 +66,12 @@ class Runtime(Protocol):
 
 
 def require_right(model: Model, made: Written, feeds: Mapping[str, Any]) -> None:
-    """Raises UnsupportedError where shapes follow from values, and the graph is wrong at other values."""
-    names = [n for n in model.graph.free_inputs if n not in feeds]  # the file may have lost some
-    if not (made.by_values and names):
+    """Raises UnsupportedError where shapes follow from values, and the graph is wrong at other values.
+
+    So too where it has lost an input that the derivatives are computed with.
+    """
+    names = [n for n in model.graph.free_inputs if n not in feeds] if made.by_values else _lost(model, made, feeds)
+    if not names:
         return
     runs = [{**run, **made.trials.fixed} for run in made.trials.runs]
     runs.append({**runs[0], **dict.fromkeys(made.open_dims, 1)})
@@ -76,10 +79,20 @@ def require_right(model: Model, made: Written, feeds: Mapping[str, Any]) -> None
         settings = at(Settings(extra_feed_dict=feeds), sizes, made.trials.counted)
         here = run_of(model, made, settings)
         values = {} if here is None else _arrays(here, names)
-        for given in _others(values) if sizes is runs[0] else _other_integers(values):
+        for given in _others(values) if made.by_values and sizes is runs[0] else _other_integers(values):
             run = run_of(model, made, replace(settings, extra_feed_dict={**settings.extra_feed_dict, **given}))
             if run is not None and not _agree(model, made, run):
-                raise to_fix("shapes follow from values, in a way that a file does not hold for every value", values)
+                what = "shapes" if made.by_values else "derivatives"
+                raise to_fix(f"{what} follow from values, in a way that a file does not hold for every value", values)
+
+
+def _lost(model: Model, made: Written, feeds: Collection[str]) -> list[str]:
+    """Inputs of integers that a derivative is computed with, and that the file does not read."""
+    reads = (n for request in model.requests_for(made.graph.outputs) for n in request.reads)
+    needed = model.graph.needed_for([*made.graph.outputs, *reads])
+    unread = needed.intersection(model.graph.free_inputs).difference(made.graph.free_inputs, feeds)
+    dtypes = ((n, each.dtype) for n, each in model.graph.types.items() if n in unread)
+    return [n for n, dtype in dtypes if dtype is not None and dtype.kind in "iu"]
 
 
 def _others(values: Mapping[str, Array]) -> Iterator[dict[str, Array]]:

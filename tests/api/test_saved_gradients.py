@@ -202,6 +202,7 @@ def test_a_branch_that_an_input_chooses_stays_a_branch_or_is_fixed(make: Make, t
     [
         ("y = Trilu(x, k)", [2, 1], np.array(0)),
         ("y = Trilu(x, k)", [3, 4], np.array(0)),
+        ("y = Trilu<upper=0>(x, k)", [2, 1], np.array(-1)),
         ("y = Expand(x, k)", [2, 1], np.array([1, 2])),
         ("y = Expand(x, k)", [2, 1, 1], np.array([1, 1, 5])),
         ("t = Sin(x)\nz = Expand(x, k)\ny = Add(z, t)", [2, 1], np.array([1, 2])),
