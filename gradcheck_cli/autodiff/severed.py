@@ -17,6 +17,7 @@ from gradcheck_cli.results.measures import Partly, Severed, Spot
 
 _FEW = 16
 _SHOWN = 3  # nodes named in a sentence
+_MADE_OF = "pkg.torch.onnx.fx_node"  # metadata of a node: what it was in PyTorch
 
 
 class Severance:
@@ -111,6 +112,14 @@ def said_of_cancelled(severance: Severance, xs: Iterable[str], y: str) -> list[s
     found = spots(w for w in sums if w.target in needed and any(w.source in severance.behind(x, live) for x in xs))
     meant = "if this was meant as straight-through, x + detach(q - x), the file does not hold the detach"
     return [f"{listed(found, _SHOWN)} takes away what it adds: {meant}"] if found else []
+
+
+def detached(severance: Severance, xs: Iterable[str], y: str) -> list[Edge]:
+    """The edges between xs and y that were a detach, as PyTorch's exporter notes: here they let a gradient through."""
+    passes = severance.passes
+    made = [w for w in severance.flow.edges if "aten.detach" in w.node.metadata.get(_MADE_OF, "") and passes(w)]
+    alive = severance.before(y, passes) if made else ()
+    return [w for w in made if w.target in alive and any(w.source in severance.behind(x, passes) for x in xs)]
 
 
 _SCALING, _SHIFTING = ("Div", "Mul"), ("Add", "Sub")

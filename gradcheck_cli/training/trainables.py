@@ -82,7 +82,6 @@ def trained_inputs(
         *said_of_merged(graph, values, ops),
         *(f"{shown(n)} is {shown(of)} transposed: trained as one weight" for n, of in tied.items() if of in values),
         *(kept if leaving_out or not globs else ()),
-        *_said_of_detached(graph, ys, {*values, *ranks}),
     ]
     graph, factors = _adapted(opened(graph, wide), ranks, np.random.default_rng(seed))
     graph, statistics, updates, notes = _with_statistics(graph)
@@ -296,19 +295,6 @@ def _module_of(node: Node) -> str:
     """The module that a node belongs to, as PyTorch's exporter tells it; "" where it does not."""
     scopes = re.findall(r"'([^']*)'", node.metadata.get("pkg.torch.onnx.name_scopes", ""))
     return scopes[-2] if len(scopes) > 1 else ""
-
-
-def _said_of_detached(graph: Graph, ys: Sequence[str], trained: set[str]) -> Iterator[str]:
-    """A sentence on results that PyTorch detaches, with trained weights before them: its exporter copies them."""
-    needed, reached = graph.needed_for(ys), graph.reached_from(trained)
-    found = [
-        node.outputs[0] for node in graph.nodes
-        if "aten.detach" in node.metadata.get("pkg.torch.onnx.fx_node", "") and node.outputs[0] in needed
-        and not reached.isdisjoint(node.inputs)
-    ]  # fmt: skip
-    if found:
-        yield (f"{named(found)} (detached in PyTorch): gradients go through here, and train the weights before it too; "
-               "--trainable '!GLOB' leaves weights out")  # fmt: skip
 
 
 def _ranks(graph: Graph, ys: Sequence[str], lora: Iterable[str]) -> Iterator[tuple[str, int]]:

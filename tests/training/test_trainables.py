@@ -234,6 +234,10 @@ def test_what_pytorch_detached_is_told_where_weights_lie_before_it(
     onnx.save(model, tmp_path / "m.onnx")
     step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t", trainable=trainable or ())
     assert [note.startswith("b (detached in PyTorch)") for note in step.notes if "detached" in note] == [True] * told
+    checked = gc.check(gc.load(tmp_path / "m.onnx"), "x", "y").checks[0].notes
+    where = {"b": "node 1 Identity 'b'", "c": "node 2 Identity 'c'"}.get(detached)
+    said = f"{where}: detached in PyTorch, so that no gradient goes through there as it does here"
+    assert [note for note in checked if "detached" in note] == ([said] if where else [])
 
 
 MERGED = """g (double[N, 2] x) => (double[N, 2] y) <double[2, 2] w = {1, 2, 3, 5}, double[2] net_DOT_bias = BIAS>
