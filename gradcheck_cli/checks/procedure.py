@@ -67,7 +67,7 @@ from gradcheck_cli.ops.straight import NOTHING_ROUNDS, rounds, through
 from gradcheck_cli.points.elements import opened
 from gradcheck_cli.points.more import MorePoints, finite_point
 from gradcheck_cli.points.point import Point
-from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, reaching, refuse_constants, require
+from gradcheck_cli.points.targets import check_paths, choose_x, choose_y, omitted, reaching, refuse_constants, require
 from gradcheck_cli.results.record import Check
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.rule import ATOL, RTOL, Status, Tolerance
@@ -178,7 +178,7 @@ class Procedure:
         xs, self.ys, params, param = wanted.xs, wanted.ys, settings.params, settings.param
         if xs is None or (settings.x and (params or param)):  # the defaults, or parameters beside what was named
             xs = choose_x(self.graph, self.ys, x=xs, params=params, param=param, ops=ops)
-        self.xs = xs
+        self.xs, self.remarks = xs, (*self.remarks, *(omitted(self.graph, self.ys, ops) if params else ()))
         self.deadline = None if settings.timeout is None else time.monotonic() + settings.timeout
         self.precisions = self._precisions()
         self.checkups = Checkups(self.ys, self.graph.free_inputs, settings.seed, partial(self.tick, source.uri))

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gradcheck_cli.autodiff.custom import with_installed
 from gradcheck_cli.autodiff.reach import Flow, Selecting, selecting
-from gradcheck_cli.errors import UsageError, counted, did_you_mean, quoted, shown
+from gradcheck_cli.errors import UsageError, counted, did_you_mean, named, quoted, shown
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.op import CONSTANT, DTYPES, QUANTIZATION, STATISTIC, WEIGHT, Op, Ops, operator_of
 from gradcheck_cli.ops import OPS
@@ -233,6 +233,7 @@ def _type(graph: Graph, name: str) -> TensorType:
     return TensorType(value.dtype, value.shape)
 
 
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.\w+)*")  # as Python calls the parameters of modules
 _EXPORTED = re.compile(  # how exporters call what has no name
     r"constant|const(_|\d|$)|onnx::|val_|.*__\d+(:0)?$", re.IGNORECASE
 )
@@ -284,6 +285,33 @@ def not_chosen(graph: Graph, ys: Collection[str], ops: Ops = OPS) -> str:
 def weights(graph: Graph, ys: Collection[str], named: Collection[str] = (), ops: Ops = OPS) -> tuple[str, ...]:
     """The constants that are trained, wherever the file keeps them, as far as some y depends on them."""
     return tuple(n for n, found in constant_roles(graph, ys, named, ops).items() if found.role == WEIGHT)
+
+
+def passed_over(graph: Graph, ys: Collection[str], ops: Ops = OPS) -> list[str]:
+    """The constants that are no weights by their values, and that a module calls as it may call a parameter.
+
+    Exporters that declare their parameters leave no doubt.
+    """
+    if any(graph.modules.values()):
+        return []
+    return [
+        n for n, found in constant_roles(graph, ys, ops=ops).items()
+        if found.role != WEIGHT and found.rule in (4, 5) and n not in graph.inline and _IDENTIFIER.fullmatch(n)
+        and (not is_made_up(n) or (graph.constants[n].size > 1 and is_flat(graph.constants[n])))
+        and n not in graph.folded
+    ]  # fmt: skip
+
+
+def omitted(graph: Graph, ys: Collection[str], ops: Ops = OPS) -> tuple[str, ...]:
+    """A note on them for a check by the weights."""
+    found = passed_over(graph, ys, ops)
+    told = f"not taken for parameters: {named(found)} (one entry, or all values are equal); --param NAME adds one"
+    return (told,) if found else ()
+
+
+def is_flat(value: Array) -> bool:
+    """True for real numbers that are all equal."""
+    return bool(value.dtype.kind in "fV" and value.size and (value == value.flat[0]).all())
 
 
 def said_of_merged(graph: Graph, names: Iterable[str], ops: Ops = OPS) -> Iterator[str]:

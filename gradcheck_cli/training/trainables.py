@@ -23,16 +23,17 @@ from gradcheck_cli.points.targets import (
     copied,
     differentiable_constants,
     fitting,
+    is_flat,
     is_made_up,
     is_of_module,
     matched_params,
+    passed_over,
     readers_of,
     said_of_merged,
     weights,
 )
 
 _PRODUCTS = {"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"}
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.\w+)*")  # as Python calls the parameters of modules
 
 
 class Trainables(Struct, frozen=True):
@@ -107,16 +108,10 @@ def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], 
         if graph.folded.get(n) or all(op.name not in _PRODUCTS and not op.roles for op, _ in readers.get(n, ()))
     ]
     folded += [n for n, role in roles.items() if role.rule in (4, 5) and n not in names and _may_be_made_of(graph, n)]
-    kept = [] if declares else [
-        n for n, role in roles.items()
-        if role.rule in (4, 5) and n not in names and n not in graph.inline and _IDENTIFIER.fullmatch(n)
-        and (not is_made_up(n) or (graph.constants[n].size > 1 and _is_flat(graph.constants[n])))
-        and n not in graph.folded
-    ]  # fmt: skip
     said = [*_said_of_kept(folded, "computed by the exporter, of parameters or of buffers",
                            "; export without optimizing, in PyTorch by torch.onnx.export(..., dynamo=True, "
                            "optimize=False)"),
-            *_said_of_kept(kept, "one entry, or all values are equal", "")]  # fmt: skip
+            *_said_of_kept(passed_over(graph, ys, ops), "one entry, or all values are equal", "")]  # fmt: skip
     return tuple(n for n in names if n not in folded), said
 
 
@@ -128,7 +123,7 @@ def _is_folded(graph: Graph, name: str, declares: bool) -> bool:
 
 def _may_be_made_of(graph: Graph, name: str) -> bool:
     """True for a number, or several equal ones, that an exporter has computed, maybe of parameters."""
-    older = name.startswith("onnx::") and name not in graph.inline and _is_flat(graph.constants[name])
+    older = name.startswith("onnx::") and name not in graph.inline and is_flat(graph.constants[name])
     return older or name in graph.folded
 
 
@@ -160,7 +155,7 @@ def _transposes_tied(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """
     every = {n: v for n, v in graph.constants.items() if v.ndim == 2 and min(v.shape) > 1}
     shapes = {v.shape for v in every.values()}
-    matrices = {n: v for n, v in every.items() if v.shape[::-1] in shapes and v.dtype.kind in "fV" and not _is_flat(v)}
+    matrices = {n: v for n, v in every.items() if v.shape[::-1] in shapes and v.dtype.kind in "fV" and not is_flat(v)}
     known: dict[tuple[object, ...], str] = {}
     for name in sorted(matrices, key=is_made_up):
         known.setdefault(_content(matrices[name]), name)
@@ -224,7 +219,7 @@ def _copies_apart(graph: Graph) -> tuple[Graph, list[str]]:
     found = {
         n.outputs[0]: whole[n.inputs[0]] for n in graph.nodes if n.key == ("", "Identity") and n.inputs[0] in whole
     }
-    flat = {n for n, of in found.items() if is_of_module(n) and _is_flat(constants[of])}
+    flat = {n for n, of in found.items() if is_of_module(n) and is_flat(constants[of])}
     for node in graph.nodes:
         name = node.outputs[0]
         of = found.get(name)
@@ -234,10 +229,6 @@ def _copies_apart(graph: Graph) -> tuple[Graph, list[str]]:
             constants[name] = graph.constants[of]
             copies.append(name)
     return replace(graph, nodes=tuple(nodes), constants=constants), copies
-
-
-def _is_flat(value: Array) -> bool:
-    return bool(value.dtype.kind in "fV" and value.size and (value == value.flat[0]).all())
 
 
 def _numbered(name: str, of: str, readers: Mapping[str, set[str]]) -> bool:
@@ -276,7 +267,7 @@ def _merged_apart(graph: Graph, names: set[str]) -> tuple[Graph, list[str]]:
     for node in graph.nodes:
         for name in names.intersection(node.inputs):
             modules.setdefault(name, {})[_module_of(node)] = None
-    flat = {n for n, found in modules.items() if len(found) > 1 and _is_flat(graph.constants[n])}
+    flat = {n for n, found in modules.items() if len(found) > 1 and is_flat(graph.constants[n])}
     fresh, own, constants, kinds = FreshNames(graph.tensors), dict[tuple[str, str], str](), {}, dict(graph.modules)
     for name, found in modules.items():
         alike = len({*map(_without_numbers, found)}) == 1

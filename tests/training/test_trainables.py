@@ -135,6 +135,12 @@ def test_what_may_be_a_parameter_is_told(tmp_path: Path) -> None:
         tmp_path)  # fmt: skip
     assert {*step.params} == {"net.w"}
     assert any(note.startswith("temperature and 1 more (one entry, or all values are equal)") for note in step.notes)
+    for params in (True, False):
+        notes = gc.check(gc.load(tmp_path / "m.onnx"), "x", "y", params=params).checks[0].notes
+        told = (
+            "not taken for parameters: temperature, net.ls (one entry, or all values are equal); --param NAME adds one"
+        )
+        assert [note for note in notes if "not taken" in note] == [told] * params
 
 
 @pytest.mark.parametrize(("dims", "values", "told"), [("2", "0, 0", True), ("1", "3", False), ("2", "0, 1", False)])
