@@ -21,11 +21,11 @@ import numpy as np
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Tape
-from gradcheck_cli.errors import GradcheckError, LimitError
+from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, quoted, shown
 from gradcheck_cli.export import runs as of_runs
 from gradcheck_cli.export.runs import COUNTS, Count, Sizes, counts
 from gradcheck_cli.export.size_formulas import divided, formula, plus, spelled
-from gradcheck_cli.graph import Dim, Graph
+from gradcheck_cli.graph import Dim, Graph, TensorType
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import declared_shape, formula_value, open_dims, roles, sizes_given, symbol
@@ -91,12 +91,13 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops, *
 
     Most models run at any: with `hoping`, one that runs at the largest sizes is not tried at the others.
     """
+    needed = model.graph.needed_for([*targets, *(n for r in model.requests_for(targets) for n in r.reads)])
+    _require_shapes(model.graph, needed - {*settings.extra_feed_dict})
     point = model.point(targets, settings, ops, OutlinedTape)
     base, counted = dict(point.dims), tuple(counts(model.graph, point.tape, settings.extra_feed_dict))
     given = {*model.dims, *settings.dims, *sizes_given(model.graph, settings), *model.source.dims}
     stated = {d: text for d, text in roles(model.graph, model.ops).following.items() if d not in given}
     trial = _Trial(model, targets, settings, model.ops, counted, base, stated)
-    needed = model.graph.needed_for([*targets, *(n for r in model.requests_for(targets) for n in r.reads)])
     batches = open_dims(model.graph)
     free = [d for d in batches if d not in (*given, *stated) and d in base and _is_read(model, d, needed)]
     changing = {n for n in model.graph.free_inputs if n not in settings.extra_feed_dict} - {c.name for c in counted}
@@ -133,6 +134,17 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops, *
         stated=stated,
         hoped=hoped,
     )
+
+
+def _require_shapes(graph: Graph, needed: Collection[str]) -> None:
+    """Raises UsageError if an input has no declared shape: derivatives follow the number of dimensions."""
+    for name in graph.free_inputs:
+        declared = graph.types.get(name, TensorType())
+        if name in needed and declared.kind == "tensor" and declared.shape is None:
+            raise UsageError(
+                f"the file declares no shape of {shown(name)}, and its derivatives are others for other numbers of "
+                f"dimensions. Declare them in the model, or fix it: --feed {quoted(name)}=..."
+            )
 
 
 def _tried(trial: _Trial, groups: list[DimGroup], added: Sequence[DimGroup], fixed: Collection[int]) -> list[DimGroup]:

@@ -273,7 +273,7 @@ def find_point(
     trials = _Trials(source, settings, ops, targets, index, ready, known, beside, on, ends)
     search, chosen = trials.searched()
     if chosen is None or trials.ran is None:
-        raise _no_point(graph, known, search, trials.integers)
+        raise _no_point(graph, known, search, trials.integers, trials.shapeless)
     tape, feeds = trials.ran
     check_traced({name: var.shape for name, var in tape.named.items()}, settings)
     order = {k: i for i, k in enumerate(open_dims(graph))}
@@ -311,6 +311,7 @@ class _Trials:
         held = {*ready, *source.values_at.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
         drawn = [n for n in self.graph.free_inputs if n in self.needed and n not in held]
         self.integers = [n for n in drawn if not is_float(self.graph, n)]
+        self.shapeless = [n for n in drawn if declared_shape(self.graph, n) is None and n not in settings.x_shape]
         self.draw, self.left = 0, _REDRAWS if self.integers else 0
 
     def searched(self) -> tuple[Search, Mapping[str, int] | None]:
@@ -493,10 +494,19 @@ def _expected(
     return Expected(graph, shipped.folder, shipped.outputs, again)
 
 
-def _no_point(graph: Graph, known: Mapping[str, int], search: Search, drawn: Sequence[str]) -> GradcheckError:
-    """The error for a model that does not run; `drawn` are integers that nobody gave, such as shapes and axes."""
+def _no_point(
+    graph: Graph, known: Mapping[str, int], search: Search, drawn: Sequence[str], shapeless: Sequence[str]
+) -> GradcheckError:
+    """The error for a model that does not run.
+
+    `drawn` are integers that nobody gave, such as shapes and axes; `shapeless` inputs that were drawn as one number.
+    """
     free, last = [k for k in open_dims(graph) if k not in known], search.failure.error if search.failure else None
     feeds = "  ".join(f"--feed {quoted(n)}=..." for n in drawn)
+    if shapeless and isinstance(last, ModelError):
+        which, shapes = ", ".join(map(shown, shapeless)), "  ".join(f"--x-shape {quoted(n)}:2,3" for n in shapeless)
+        cure = f"Declare it in the model, or give it to a check: {shapes}"
+        return UsageError(f"the file declares no shape of {which}, and a number does not run. {cure}\n{last}")
     if not free and drawn and isinstance(last, ModelError):
         return UsageError(f"the model does not run at random values of what nobody gave.  Give it: {feeds}\n{last}")
     if not free or isinstance(last, LimitError):

@@ -76,6 +76,12 @@ def test_contradictions_are_errors_that_name_both_sides(name: str):
     assert message in str(raised.value)
 
 
+def test_a_shape_that_the_file_does_not_declare_is_asked_for_where_a_number_does_not_run():
+    with pytest.raises(ValueError, match=r"declares no shape of x, .* give it to a check: --x-shape x:2,3"):
+        check(net())
+    assert check(net(), x_shape={"x": (2, 2)}).status == "pass"
+
+
 def test_points_draw_values_of_one_size():
     record = check(net("N", 2), points=3, x_shape={"x": (3, 2)})
     assert record.entries["checked"] == 3 * 36

@@ -188,6 +188,18 @@ def test_sizes_that_a_model_declares_of_a_result_and_that_hold_for_one_row_alone
         np.testing.assert_allclose(gradient, 1 - np.tanh(x) ** 2, rtol=1e-4)
 
 
+@pytest.mark.parametrize("op", ["Add", "Gather", "Tanh"])  # of which onnxruntime would run a file for a number at [2,3]
+def test_no_file_is_made_for_one_of_all_numbers_of_dimensions_that_an_input_may_have(op: str, tmp_path: Path) -> None:
+    kind, operands = ("int64", "z, x") if op == "Gather" else ("float", "x" if op == "Tanh" else "x, z")
+    text = f"g ({kind}[] x, float[2, 3] z) => (float[] y) {{ h = {op}({operands}) y = Mul(h, z) }}"
+    loaded = Open("", text, ()).load(tmp_path)
+    gradients = [dx.name for dx in gc.gradients(loaded["y"], [loaded["z"]]) if dx is not None]
+    with pytest.raises(UsageError, match="declares no shape of x, and its derivatives are others"):
+        gc.save(loaded, tmp_path / "g.onnx", gradients)
+    assert not (tmp_path / "g.onnx").exists()
+    gc.save(loaded, tmp_path / "g.onnx", gradients, feeds={"x": np.ones((2, 3) if kind == "float" else (), kind)})
+
+
 def test_nodes_have_names_of_their_own_even_where_those_of_the_model_have_not(tmp_path: Path) -> None:
     text = '<ir_version: 8, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { h = Sin(x) y = Exp(h) }'
     model = onnx.parser.parse_model(text)

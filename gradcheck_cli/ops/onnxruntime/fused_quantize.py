@@ -64,11 +64,15 @@ def of_two(function: Callable[[Var, Var], Var]) -> Callable[..., Var]:
 def qlinear_softmax(
     x: Var, x_scale: Var, x_zero_point: Var | None, y_scale: Var, y_zero_point: Var, *, axis: int = -1, opset: int
 ) -> Var:
-    """Softmax along an axis; before opset 13 over all axes from there on."""
+    """Softmax along an axis, before opset 13 over all axes from there on, in a whole number of levels.
+
+    onnxruntime, which alone defines it, takes floor(1 / y_scale) of them, in float32: 254 for 1/255.
+    """
     rows = (*x.shape[:axis], math.prod(x.shape[axis:])) if opset < 13 else x.shape
     logits = sym.reshape(_decoded(x, x_scale, x_zero_point), rows)
     y = sym.reshape(x.tape.apply("Softmax", logits, axis=-1 if opset < 13 else axis), x.shape)
-    return _coded(y, y_scale, y_zero_point, x)
+    levels = x.tape.apply("Floor", sym.reciprocal(sym.cast(y_scale, np.float32)))
+    return _coded(y * sym.cast(levels, y.dtype), x.tape.constant(np.ones((), y.dtype)), y_zero_point, x)
 
 
 def qlinear_concat(y_scale: Var, y_zero_point: Var, *parts: Var, axis: int) -> Var:

@@ -53,6 +53,7 @@ CASES = [
     one("QLinearSoftmax", y_scale=np.array(1 / 256), y_zero=np.array(U8(0)), axis=-1, opset=13),
     one("QLinearSoftmax", y_scale=np.array(1 / 256), y_zero=np.array(U8(0)), axis=1, opset=13, label="middle"),
     one("QLinearSoftmax", y_scale=np.array(1 / 256), y_zero=np.array(U8(0)), axis=1, opset=12),
+    one("QLinearSoftmax", y_scale=np.array(1 / 255), y_zero=np.array(U8(0)), axis=-1, opset=13, label="254 levels"),
     ms("QLinearConcat", SY, ZY, A, SA, ZA, u8(2, 1, 4, seed=3), SB, ZB, axis=1),
     ms("QLinearWhere", ints(3, 4, high=1).astype(bool), A, SA, ZA, B, SB, ZB, SY, ZY),
     one("QLinearAveragePool", IMAGE, kernel_shape=[2, 3]),
