@@ -169,11 +169,15 @@ def _settings(
     """The settings that a call of `check` gave."""
     if not isinstance(model, Model):
         raise UsageError(f"model is {call_options.described(model)}, not what load() gives.")
+    values = arguments.feeds(model, x_init_value, "x_init_value")
+    fed = arguments.feeds(model, extra_feed_dict, "extra_feed_dict")
+    if both := sorted(values.keys() & fed.keys()):
+        raise UsageError(f"x_init_value and extra_feed_dict both have a value for {both[0]!r}; leave out one of them.")
     return Settings(
         x=arguments.names(model, x, "x", globs=True),
         y=arguments.names(model, y, "y", globs=True),
-        x_init_value=arguments.feeds(model, x_init_value, "x_init_value"),
-        extra_feed_dict=arguments.feeds(model, extra_feed_dict, "extra_feed_dict"),
+        x_init_value=values,
+        extra_feed_dict=fed,
         **{"dims": model.dims, "pictures": "wrong", **call_options.settings(more)},
     )
 

@@ -239,6 +239,11 @@ def test_a_tensor_that_has_two_values_is_refused(net: gc.Model, argument: str):
             gc.run([net["loss"]], values) if argument == "feeds" else gc.check(net, **{argument: values})  # type: ignore[arg-type]
 
 
+def test_a_tensor_that_has_a_value_of_each_argument_is_refused(net: gc.Model):
+    with pytest.raises(ValueError, match="x_init_value and extra_feed_dict both have a value for 'x'; leave out one"):
+        gc.check(net, x_init_value={"x": np.ones((4, 3))}, extra_feed_dict={net["x"]: np.zeros((4, 3))})
+
+
 MASKED = np.ma.array(np.ones((4, 3)), mask=np.eye(4, 3))
 MASKING: list[tuple[str, Callable[[gc.Model, Any], Any]]] = [
     ("feeds['x']", lambda net, x: gc.run([net["loss"]], {"x": x})),
