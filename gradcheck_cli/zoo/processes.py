@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import get_all_start_methods, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.util import get_temp_dir
 from types import ModuleType
@@ -319,6 +319,7 @@ def calm() -> Iterator[None]:
     given = {"OPENBLAS_NUM_THREADS": "1", _DRIVER: f"{os.getpid()} {_folder()}"}
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
+    resource_tracker.ensure_running()  # a server starts it otherwise, which lets Ctrl-C through again
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:

@@ -331,3 +331,25 @@ def test_a_signal_that_the_driver_was_started_to_ignore_is_ignored(tmp_path: Pat
     driver.send_signal(signal.SIGHUP)
     out, err = driver.communicate(timeout=600)
     assert (driver.returncode, json.loads(out)) == (0, [hostile.made("right 1")]), err
+
+
+SERVED = """
+from multiprocessing import get_context
+from gradcheck_cli.zoo import processes
+if __name__ == "__main__":
+    processes.READY = "interrupted"
+    processes.warm()
+    child = get_context("forkserver").Process(target=print, args=("served",), kwargs={"flush": True})
+    child.start()
+    child.join()
+"""
+
+
+def test_ctrl_c_of_a_terminal_while_the_server_imports_leaves_it_alone(tmp_path: Path) -> None:
+    """All processes of a terminal get it; the driver alone answers."""
+    (tmp_path / "driver.py").write_text(SERVED)
+    (tmp_path / "interrupted.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nall([])\n")
+    command = [sys.executable, "driver.py"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    driver = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=600, check=False)
+    assert (driver.stdout, driver.stderr) == ("served\n", "")
