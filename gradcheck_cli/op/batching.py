@@ -97,7 +97,7 @@ def _require_arrays(results: Any, many: bool) -> None:
 def _require_inexact(result: Any, operand: Any) -> None:
     """Requires a result that has a derivative: that of integers is zero, so that a rule would be held against nothing."""
     given, dtype = getattr(operand, "dtype", None), np.asarray(result).dtype
-    if given is not None and is_inexact(given) and not is_inexact(dtype):
+    if given is not None and is_inexact(given) and dtype.kind in "iub":
         raise ValueError(
             f"its kernel gives {dtype} from {given}, of which no rule gives a derivative; "
             "let it give floating-point numbers, or say integral=(0,)"

@@ -6,6 +6,7 @@ that every report shows it as none that fails.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -72,7 +73,7 @@ def codes_from(words: Iterable[str]) -> tuple[str, ...]:
 
 def _prefix(word: str) -> str:
     """A prefix of codes."""
-    prefix = "GC" + word.upper().removeprefix("ALL").removeprefix("GC").rstrip("X") if word else ""
+    prefix = "GC" + re.sub(r"(?<=\d)X+$", "", word.upper().removeprefix("ALL").removeprefix("GC")) if word else ""
     if not prefix or any(code.startswith(prefix) and not code.startswith(ALWAYS_FAIL) for code in CODES):
         return prefix
     if prefix in CODES or prefix in ("GC7", "GC9"):

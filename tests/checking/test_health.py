@@ -165,6 +165,15 @@ HEALTHY: dict[str, gc.Model] = {
     "some units off": model(
         ("Add", "x b", "h"), ("Relu", "h", "y"), x=(32, WIDTH), constants={"b": np.array([-50.0] * 3 + [0.0] * 5)}
     ),
+    "a gate that hardly moves": model(
+        ("MatMul", "x w0", "h"),
+        ("MatMul", "h w1", "g"),
+        ("Mul", "g tiny", "t"),
+        ("Add", "t one", "s"),
+        ("Mul", "h s", "y"),
+        x=(32, WIDTH),
+        constants={"w0": MIXING[0], "w1": MIXING[1], "tiny": 1e-9, "one": 1.0},
+    ),
     "squares": model(("Mul", "x x", "h"), ("Mul", "h h", "y")),
     "one node": model(("Exp", "x", "y")),
 }

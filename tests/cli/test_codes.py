@@ -58,6 +58,7 @@ def test_a_code_is_written_as_explain_takes_it(words: list[str], codes: tuple[st
     ("GC310", "'GC310' is no code, and no code begins so. The nearest are GC301, GC302, GC303, GC304."),
     ("GC801", "'GC801' is no code, and no code begins so. The nearest are those that `gradcheck explain` lists."),
     ("kinks", "'kinks' is no code, and no code begins so. The nearest are those"),
+    ("X", "'X' is no code, and no code begins so. The nearest are those"),
     ("GC201", "'GC201' is of a run that could not do what it was asked for, which always fails."),
     ("GC9", "'GC9' is of a run"),
     (",", "it names no code"),

@@ -132,6 +132,7 @@ ERRORS = [  # command line, exit code, what the message begins with
     ("mlp.onnx --forward tvm", 2, "GC201: Invalid value for '--forward': 'tvm' is not one of 'internal', 'onnx"),
     ("mlp.onnx --max-entries 0", 2, "GC201: Invalid value for '--max-entries': 0 is not in the range x>=1."),
     ("mlp.onnx --max-inconclusive nan", 2, "GC201: Invalid value for '--max-inconclusive': 'nan' is no number."),
+    ("zoo diff a b --slower nan", 2, "GC201: Invalid value for '--slower': 'nan' is no number."),
     ("mlp.onnx --grad x=y", 2, "GC201: --grad: mlp.onnx has no tensor 'x'"),
     ("mlp.onnx --plot a.gif", 2, "GC201: Invalid value for '--plot'"),
     ("mlp.onnx --report a.docx", 2, "GC201: Invalid value for '--report': 'a.docx' must end in .json,"),

@@ -121,6 +121,10 @@ def curve(units: Sequence[Unit], x: str, layers: AbstractSet[Key], norms: Mappin
                 flow[level], keys[level] = norms[name], key
         highest = max((levels[n][0] for n in unit.outputs if n in levels), default=0)
         reach.update((n, max(highest, reach.get(n, 0))) for n in unit.operands if n in levels)
+        if key_of(unit.place) not in layers:  # what joins a branch here passes the last layers of that branch by
+            joined = max((norms.get(n, 0.0) for n in unit.outputs), default=0.0)
+            beside = (norms.get(n, 0.0) for n in unit.operands if n in levels and levels[n][0] < highest)
+            flow[highest] = max(flow[highest], min(joined, max(beside, default=0.0)))
     for name, highest in reach.items():
         past = slice(levels[name][0] + 1, highest)
         np.maximum(flow[past], norms.get(name, 0.0), out=flow[past])

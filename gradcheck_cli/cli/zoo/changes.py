@@ -14,7 +14,7 @@ import rich_click as click
 
 from gradcheck_cli.cli import note
 from gradcheck_cli.cli.baseline import Baseline
-from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, completing
+from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, Real, completing
 from gradcheck_cli.cli.output import style_of
 from gradcheck_cli.cli.report import of_file
 from gradcheck_cli.cli.zoo.results import FinishedJobs
@@ -36,7 +36,7 @@ _COLORS = {"newly failing": "red", "fixed": "green", "slower": "yellow", "change
 _OPTIONS: list[click.Parameter] = [
     *(click.RichArgument([name], metavar=name.upper(), type=click.Path(), shell_complete=completing("runs"))
       for name in ("old", "new")),
-    click.RichOption(["--slower"], type=click.FloatRange(1), default=FACTOR, metavar="FACTOR",
+    click.RichOption(["--slower"], type=Real(1), default=FACTOR, metavar="FACTOR",
                      help=f"Report a check as slower if it takes this many times as long. [default: {FACTOR}]"),
     click.RichOption(["--show"], type=click.IntRange(min=0), default=_MOST, metavar="INT",
                      help=f"Number of checks shown of each kind of change. [default: {_MOST}]"),
