@@ -20,6 +20,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from gradcheck_cli.autodiff.tape import Step, Tape, Unit
+from gradcheck_cli.errors import ModelError
 from gradcheck_cli.graph import Graph, Node, between, describe, is_inexact
 from gradcheck_cli.op import Cut, Op, Ops, operator_of, zero
 from gradcheck_cli.op.batching import elementwise, shape_only
@@ -370,8 +371,8 @@ class Flow:
 
     def _body(self, node: Node, attr: str, at: Spot, scope: str, known: Scope) -> tuple[Graph, Scope]:
         """Adds the edges of a graph inside of a node; gives it and its tensors by name."""
-        inner = node.attrs[attr]
-        assert isinstance(inner, Graph)
+        if not isinstance(inner := node.attrs.get(attr), Graph):
+            raise ModelError(f"{describe(at.node, node)} has no graph {attr!r}.")
         return inner, self._within(inner, node, attr, at, scope, known)
 
     def _within(self, inner: Graph, node: Node, attr: str, at: Spot, scope: str, around: Scope) -> Scope:
@@ -423,7 +424,6 @@ class Flow:
 
 
 _SIGNS = {"Add": (1, 1), "Sub": (1, -1), "Neg": (-1,), "Identity": (1,)}  # of each operand in a sum
-_LOOKED_THROUGH = 4  # sums that are terms of a sum
 
 
 def _without_cancelled(edges: Sequence[Edge]) -> list[Edge]:
@@ -451,7 +451,7 @@ def _without_cancelled(edges: Sequence[Edge]) -> list[Edge]:
 def _left_of(target: Tensor, sums: Mapping[Tensor, Terms], order: Mapping[Tensor, int]) -> Terms | None:
     """The terms, with their factors, that are left of a sum of sums where others cancel; None where none do."""
     terms, left = dict(sums[target]), None
-    for _ in range(_LOOKED_THROUGH):
+    for _ in range(4):  # sums inside of each other
         if not all(terms.values()):
             left = terms = {source: factor for source, factor in terms.items() if factor}
         latest = max((source for source in terms if source in sums), key=order.__getitem__, default=None)

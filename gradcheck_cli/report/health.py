@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from gradcheck_cli.errors import counted, plural
 from gradcheck_cli.report.text import Style, cut, name, opened, percent, precise, shape, short, table, wrapped
-from gradcheck_cli.results.measures import Health, Layer, Precision, Spot
+from gradcheck_cli.results.measures import VANISHING, Health, Layer, Precision, Spot
 from gradcheck_cli.results.record import Check
 
 _WHAT = {"overflow": "overflow", "underflow": "underflow", "nan": "NaN"}
@@ -193,7 +193,8 @@ def _dead(health: Health) -> Iterator[str]:
 
 def _flow(health: Health) -> str:
     """The flow through the layers, gradient norm first/last layer 3e-08 (24 layers): vanishing, most at node 23 Sigmoid."""
-    words = [word for word in ("vanishing", "exploding") if word in health.shows]
+    small = health.ratio is not None and health.ratio < VANISHING  # a gradient that is lost at a node shows it too
+    words = [word for word in ("vanishing", "exploding") if word in health.shows and (small or word == "exploding")]
     where = f", most at {spelled(health.steepest.spot)}" if words and health.steepest is not None else ""
     told = f": {words[0]}{where}" if words else ""
     return f"gradient norm first/last layer {health.ratio:.2g} ({counted(health.depth, 'layer')}){told}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,3 +118,20 @@ def test_what_is_not_finite_first_is_named_inside(name: str):
     assert (record.status, record.code) == ("inconclusive", "GC302")
     assert f"first NaN at node {index + 1} Sqrt 'out' in the {inside} (input min" in record.message
     assert record.message.endswith("It follows from 'x'. Give other values: --feed x=...")  # it was given, not drawn
+
+
+def test_a_branch_by_another_name_is_told_at_its_node(tmp_path: Path):
+    (tmp_path / "a.gradcheck.yaml").write_text("""
+gradcheck: 1
+graphs:
+  a:
+    inputs: {x: {shape: [2]}, c: {shape: [], dtype: bool}}
+    nodes:
+      - op: If
+        inputs: [c]
+        outputs: [y]
+        attrs: {thEn_branch: 'b () => (z) { z = Neg (x) }', else_branch: 'd () => (z) { z = Exp (x) }'}
+    outputs: [y]
+""")
+    with pytest.raises(ModelError, match="node 0 If 'y' has no graph 'then_branch'"):
+        gc.check(gc.load(tmp_path / "a.gradcheck.yaml"))

@@ -13,6 +13,7 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import gradients, units_between
 from gradcheck_cli.checks.health.checkup import Checkup, Dependents, Descent, random_cotangent
 from gradcheck_cli.graph import Node
+from gradcheck_cli.report.health import findings
 from gradcheck_cli.results.measures import KEPT, SAMPLES, Health, Layer
 from gradcheck_cli.settings import Settings
 from tests.checking.small import MUTANTS, Mutant, between, check, model, names, with_rule
@@ -447,3 +448,22 @@ def test_nodes_of_a_loop_are_one_layer_each_however_often_they_run():
     steps = [step for step in tape.steps if step.op.name == "Exp"]
     cts = gradients(tape, {tape.named["y"].name: tape.hold("seed", ct)}, [step.node.outputs[0] for step in steps])
     assert found.layers[0].norm == pytest.approx(np.sqrt(sum(np.sum(c.value**2) for c in cts if c is not None)))
+
+
+def test_what_is_lost_at_a_node_vanishes_not_along_the_layers():
+    """The weight behind units that are all off has no gradient, whatever the flow is from its layer on."""
+    nodes = (
+        ("MatMul", "x w0", "h"),
+        ("Add", "h low", "l"),
+        ("Relu", "l", "r"),
+        ("MatMul", "r w1", "m"),
+        ("Tanh", "m", "t"),
+    )
+    constants = {"w0": MIXING[0], "w1": MIXING[1], "w2": MIXING[2], "low": np.full(WIDTH, -50.0)}
+    tested = model(*nodes, ("MatMul", "t w2", "y"), x=(32, WIDTH), constants=constants)
+    [record] = gc.check(tested, "w1", "y").checks
+    found = record.gradient["health"]
+    assert found is not None
+    assert "vanishing" in found.shows
+    [told] = [sentence for sentence in findings(found) if sentence.startswith("gradient norm first/last layer")]
+    assert told == "gradient norm first/last layer 1 (3 layers)"
