@@ -8,6 +8,7 @@ goes on in float arithmetic; results that end as a shape, an index or a conditio
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cached_property
 
 from gradcheck_cli.autodiff.reach import Edge, Flow, Tensor, any_edge, live, straight
 from gradcheck_cli.errors import listed
@@ -72,6 +73,26 @@ class Severance:
             return edges
         return [w for t in targets for w in self.flow.into(t) if w.source == source]
 
+    def cancelled(self, xs: Iterable[str], y: str) -> list[Edge]:
+        """The edges by which xs lead into sums on the way to y that take away what they add."""
+        return self._between(self._cancelling, xs, self.before(y, any_edge)) if self._cancelling else []
+
+    def detached(self, xs: Iterable[str], y: str) -> list[Edge]:
+        """The edges between xs and y that were a detach, as PyTorch's exporter notes: here they let a gradient through."""
+        return self._between(self._detaching, xs, self.before(y, self.passes)) if self._detaching else []
+
+    def _between(self, edges: Iterable[Edge], xs: Iterable[str], needed: Collection[Tensor]) -> list[Edge]:
+        behind = self.flow.behind([("", x) for x in xs], self.passes)
+        return [w for w in edges if w.source in behind and w.target in needed]
+
+    @cached_property
+    def _cancelling(self) -> list[Edge]:
+        return [w for w in self.flow.edges if w.cut == "cancels"]
+
+    @cached_property
+    def _detaching(self) -> list[Edge]:
+        return [w for w in self.flow.edges if "aten.detach" in w.node.metadata.get(_MADE_OF, "") and self.passes(w)]
+
     def mended(self, x: str, y: str) -> bool:
         """True if `--straight-through` would let a gradient through that is cut off now."""
         return self.passes is not straight and self.depends(x, y, straight)
@@ -106,20 +127,9 @@ def spots(edges: Iterable[Edge]) -> tuple[Spot, ...]:
 
 def said_of_cancelled(severance: Severance, xs: Iterable[str], y: str) -> list[str]:
     """A note on sums between xs and y that take away what they add: all that a file holds of a straight-through trick."""
-    if severance.passes is straight or not (sums := [w for w in severance.flow.edges if w.cut == "cancels"]):
-        return []
-    needed = severance.before(y, any_edge)
-    found = spots(w for w in sums if w.target in needed and any(w.source in severance.behind(x, live) for x in xs))
+    found = () if severance.passes is straight else spots(severance.cancelled(xs, y))
     meant = "if this was meant as straight-through, x + detach(q - x), the file does not hold the detach"
     return [f"{listed(found, _SHOWN)} takes away what it adds: {meant}"] if found else []
-
-
-def detached(severance: Severance, xs: Iterable[str], y: str) -> list[Edge]:
-    """The edges between xs and y that were a detach, as PyTorch's exporter notes: here they let a gradient through."""
-    passes = severance.passes
-    made = [w for w in severance.flow.edges if "aten.detach" in w.node.metadata.get(_MADE_OF, "") and passes(w)]
-    alive = severance.before(y, passes) if made else ()
-    return [w for w in made if w.target in alive and any(w.source in severance.behind(x, passes) for x in xs)]
 
 
 _SCALING, _SHIFTING = ("Div", "Mul"), ("Add", "Sub")

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from gradcheck_cli.autodiff.reach import Flow, any_edge, live, straight
-from gradcheck_cli.autodiff.severed import Severance, detached, in_part, last_with_gradient, said_of_cancelled, spots
+from gradcheck_cli.autodiff.severed import Severance, in_part, last_with_gradient, said_of_cancelled, spots
 from gradcheck_cli.checks.claims.claim import Gradients
 from gradcheck_cli.errors import listed, quoted
 from gradcheck_cli.graph import Graph
@@ -117,7 +117,7 @@ def _has_gradient(severance: Severance, x: str, y: str) -> bool:
 def _alive(check: Check, found: Severed | None, severance: Severance) -> Check:
     """A record of a pair with a gradient: its verdict stays, and notes name what cuts off a part of it."""
     said = said_of_cancelled(severance, [check.x], check.y)
-    if through := detached(severance, [check.x], check.y):
+    if through := severance.detached([check.x], check.y):
         said.append(
             f"{_listed(spots(through))}: detached in PyTorch, so that no gradient goes through there as it does here"
         )

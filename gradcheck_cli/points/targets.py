@@ -287,7 +287,7 @@ def weights(graph: Graph, ys: Collection[str], named: Collection[str] = (), ops:
     return tuple(n for n, found in constant_roles(graph, ys, named, ops).items() if found.role == WEIGHT)
 
 
-def passed_over(graph: Graph, ys: Collection[str], ops: Ops = OPS) -> list[str]:
+def passed_over(graph: Graph, roles: Mapping[str, ConstantRole]) -> list[str]:
     """The constants that are no weights by their values, and that a module calls as it may call a parameter.
 
     Exporters that declare their parameters leave no doubt.
@@ -295,7 +295,7 @@ def passed_over(graph: Graph, ys: Collection[str], ops: Ops = OPS) -> list[str]:
     if any(graph.modules.values()):
         return []
     return [
-        n for n, found in constant_roles(graph, ys, ops=ops).items()
+        n for n, found in roles.items()
         if found.role != WEIGHT and found.rule in (4, 5) and n not in graph.inline and _IDENTIFIER.fullmatch(n)
         and (not is_made_up(n) or (graph.constants[n].size > 1 and is_flat(graph.constants[n])))
         and n not in graph.folded
@@ -304,7 +304,7 @@ def passed_over(graph: Graph, ys: Collection[str], ops: Ops = OPS) -> list[str]:
 
 def omitted(graph: Graph, ys: Collection[str], ops: Ops = OPS) -> tuple[str, ...]:
     """A note on them for a check by the weights."""
-    found = passed_over(graph, ys, ops)
+    found = passed_over(graph, constant_roles(graph, ys, ops=ops))
     told = f"not taken for parameters: {named(found)} (one entry, or all values are equal); --param NAME adds one"
     return (told,) if found else ()
 

@@ -108,10 +108,11 @@ def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], 
         if graph.folded.get(n) or all(op.name not in _PRODUCTS and not op.roles for op, _ in readers.get(n, ()))
     ]
     folded += [n for n, role in roles.items() if role.rule in (4, 5) and n not in names and _may_be_made_of(graph, n)]
+    kept = [n for n in passed_over(graph, roles) if n not in names]
     said = [*_said_of_kept(folded, "computed by the exporter, of parameters or of buffers",
                            "; export without optimizing, in PyTorch by torch.onnx.export(..., dynamo=True, "
                            "optimize=False)"),
-            *_said_of_kept(passed_over(graph, ys, ops), "one entry, or all values are equal", "")]  # fmt: skip
+            *_said_of_kept(kept, "one entry, or all values are equal", "")]  # fmt: skip
     return tuple(n for n in names if n not in folded), said
 
 

@@ -165,6 +165,11 @@ def test_scales_of_a_group_norm_are_trained(scale: str, shift: str, kinds: dict[
     step = step_of(text, tmp_path, kinds)
     assert {*step.params} == {"net.w", "onnx::Mul_3", "onnx::Add_4"}
     assert not any("exporter" in note for note in step.notes)
+    called = text.replace("onnx_COLON__COLON_Mul_3", "net_DOT_g").replace("onnx_COLON__COLON_Add_4", "net_DOT_b")
+    kinds = {**kinds, **({"net.g": "PARAMETER", "net.b": "PARAMETER"} if kinds else {})}
+    step = step_of(called, tmp_path, kinds)
+    assert {*step.params} == {"net.w", "net.g", "net.b"}
+    assert not any("kept here" in note for note in step.notes)
 
 
 TIED = """g (double[N, 2] x) => (double[N, 2] y) <double[2, 2] head_DOT_weight = {1, 2, 3, 5}, double[2, 2] val_9 = OTHER>
