@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from gradcheck_cli.export.trials import where_it_runs
 from gradcheck_cli.formats.onnx.opset import LOWEST
 from gradcheck_cli.formats.onnx.write import EXTERNAL_ABOVE, ExternalConstants, serialized, to_proto
 from gradcheck_cli.formats.whole_file import replacing
-from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.graph import Graph
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.training.optimizers import RATE
 
@@ -76,33 +77,45 @@ if __name__ == "__main__":
 
 
 def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str]:
-    """Writes the files of a training step; each is written as a whole or not at all.
+    """Writes the files of a training step, all of them or none; UsageError where there is no room.
 
     Frozen weights of some size are in a file `frozen.data` that both graphs read.  Graphs are run by onnxruntime
     first, where it is installed; gives notes on that.
     """
-    to, notes = Path(folder), list[str]()
-    try:
-        to.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{to} cannot be written: {error.strerror or error}.") from None
-    graphs = {name: with_unique_names(model.graph) for name, model in step.models.items()}
-    least = max(LOWEST, step.train.source.opset.get("", 0))
-    notes = [_proven(step, name, graph, least) for name, graph in graphs.items()] if installed() else []
-    if any(value.nbytes > _LARGE for graph in graphs.values() for value in graph.constants.values()):
-        with replacing(to / "frozen.data") as weights:
-            shared = ExternalConstants(weights, "frozen.data")
-            protos = {name: to_proto(graph, least=least, constants=shared.tensor) for name, graph in graphs.items()}
-    else:
-        protos = {name: to_proto(graph, least=least) for name, graph in graphs.items()}
-    for name, proto in protos.items():
-        with replacing(to / name) as file:
-            file.write(serialized(proto))
-    _write_arrays(to / "init.npz", step.init)
-    loop = _LOOP.format(data=step.data, lr=step.lr, suffix=step.suffix, loss=step.loss, batch=_batch(step))
-    with replacing(to / "step.py") as file:
-        file.write(loop.encode("utf-8"))
+    to = Path(folder)
+    with _folder(to), ExitStack() as opened:
+        graphs = {name: with_unique_names(model.graph) for name, model in step.models.items()}
+        least = max(LOWEST, step.train.source.opset.get("", 0))
+        notes = [_proven(step, name, graph, least) for name, graph in graphs.items()] if installed() else []
+        large = any(value.nbytes > _LARGE for graph in graphs.values() for value in graph.constants.values())
+        names = (*graphs, "init.npz", "step.py", *(["frozen.data"] if large else []))
+        files = {name: opened.enter_context(replacing(to / name)) for name in names}
+        constants = ExternalConstants(files["frozen.data"], "frozen.data").tensor if large else None
+        for name, graph in graphs.items():
+            files[name].write(serialized(to_proto(graph, least=least, constants=constants)))
+        np.savez(files["init.npz"], **dict(step.init))  # type: ignore[arg-type]  # its keywords are refused as names
+        loop = _LOOP.format(data=step.data, lr=step.lr, suffix=step.suffix, loss=step.loss, batch=_batch(step))
+        files["step.py"].write(loop.encode("utf-8"))
+        for file in files.values():  # what finds no room is noticed before the first takes its place
+            file.flush()
     return [note for note in notes if note]
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """A folder to write to; one that was not there before goes again where nothing is written."""
+    new = not path.exists()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
+    try:
+        yield
+    except BaseException:  # Ctrl-C too
+        with suppress(OSError):
+            if new:
+                path.rmdir()
+        raise
 
 
 def _batch(step: TrainingStep) -> int:
@@ -125,8 +138,3 @@ def _proven(step: TrainingStep, name: str, graph: Graph, least: int) -> str:
         return ""
     data = serialized(to_proto(graph, least=least))
     return require_runs(data, model.graph, step.evaluate.graph, values, model.ops, GraphRuns(), least)
-
-
-def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    with replacing(path) as file:
-        np.savez(file, **dict(arrays))  # type: ignore[arg-type]  # its keywords are refused as names
