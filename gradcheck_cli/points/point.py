@@ -281,9 +281,14 @@ def find_point(
     expected = None if index else _expected(source, settings, ops, targets, feeds, shipped)
     held = {*ready, *source.values_at.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
     random = tuple(n for n in graph.free_inputs if n in needed and n not in held and is_float(graph, n))
-    notes = (*shipped.notes(ready), *(only_size(k) for k, v in sizes.items() if v == 1 and k not in known))
+    notes = [*shipped.notes(ready), *(only_size(k) for k, v in sizes.items() if v == 1 and k not in known)]
+    notes += [_as_a_number(name) for name in trials.shapeless]
     over = {k: search.over[k] for k in sizes if k in search.over}
-    return Point(tape, feeds, sizes, expected, notes, random, over=over, integers=tuple(trials.integers))
+    return Point(tape, feeds, sizes, expected, tuple(notes), random, over=over, integers=tuple(trials.integers))
+
+
+def _as_a_number(name: str) -> str:
+    return f"one number is taken for {shown(name)}, of which the file declares no shape: --x-shape {quoted(name)}:2,3"
 
 
 class _Trials:

@@ -82,6 +82,15 @@ def test_a_shape_that_the_file_does_not_declare_is_asked_for_where_a_number_does
     assert check(net(), x_shape={"x": (2, 2)}).status == "pass"
 
 
+def test_a_check_says_that_one_number_is_taken_where_the_file_declares_no_shape():
+    exp = Graph(("x",), ("y",), (Node("Exp", ("x",), ("y",)),), {}, {"x": TensorType(FLOAT, None)})
+    model = gc.Model(Source(exp, "net", nodes=1), gc.OPS)
+    said = "one number is taken for x, of which the file declares no shape: --x-shape x:2,3"
+    assert check(model).notes.count(said) == 1
+    assert said not in check(model, x_shape={"x": (2,)}).notes
+    assert said not in check(model, x_init_value={"x": 0.5}).notes
+
+
 def test_points_draw_values_of_one_size():
     record = check(net("N", 2), points=3, x_shape={"x": (3, 2)})
     assert record.entries["checked"] == 3 * 36
