@@ -410,6 +410,8 @@ def _grad(value: Any, graph: Graph, option: str) -> dict[str, str | Numbers]:
         if name == ANY and rest != NOTHING:
             raise UsageError(f"{option} {shown(text)}: by which tensor? Write {option} X=TENSOR or X=@FILE[:KEY]")
         found[name] = _claimed(rest, f"{option} {text}") if name != ANY else rest
+    if ANY in found and len(found) > 1:
+        raise UsageError(f"{option} {NOTHING} stands alone: it leaves out the gradients that are found by their names")
     return found
 
 

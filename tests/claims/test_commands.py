@@ -103,6 +103,7 @@ def test_another_model(gradcheck: Command) -> None:
 
 REFUSED = [
     (("--grad", "x_grad"), 2, "by which tensor? Write --grad X=TENSOR or X=@FILE[:KEY]"),
+    (("--grad", "none", "--grad", "x=x_grad"), 2, "--grad none stands alone"),
     (("--grad", "x=x_gard"), 2, "has no tensor 'x_gard'. Did you mean 'x_grad'?"),
     (("--grad", "z=x_grad"), 2, "right.onnx has no tensor 'z'"),
     (("--grad", "x=@none.npy"), 2, "none.npy cannot be read: No such file"),
