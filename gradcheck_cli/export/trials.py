@@ -383,18 +383,29 @@ def _is_read(model: Model, dim: str, needed: Collection[str]) -> bool:
 def followed(tensor: Tensor) -> tuple[Dim, ...]:
     """The dimensions of a tensor, each open one by the name, or as a formula, of those of inputs that it follows.
 
-    Exporters give those of results names of their own, or none.  Runs at several sizes tell; where nothing follows, the
-    names stay.
+    Exporters give those of results names of their own, or none, or sizes that a run contradicts.  Runs at several sizes
+    tell; where nothing follows, the names stay.
     """
-    model = tensor.model
+    model, shape = tensor.model, _uncontradicted(tensor)
     known = open_dims(model.graph)
-    if all(isinstance(dim, int) or dim in known for dim in tensor.shape):
-        return tensor.shape
+    if all(isinstance(dim, int) or dim in known for dim in shape):
+        return shape
     tried_at = partial(trials, model, [tensor.name], _AS_IT_IS, model.ops)
     seen = _SizesSeen(tensor, tried_at(hoping=True))
     if seen.found.hoped and len(seen.shapes) < RUNS:
         seen = _SizesSeen(tensor, tried_at())
-    return tuple(seen.formula(axis) or dim for axis, dim in enumerate(tensor.shape))
+    return tuple(seen.formula(axis) or dim for axis, dim in enumerate(shape))
+
+
+def _uncontradicted(tensor: Tensor) -> tuple[Dim, ...]:
+    """The declared shape, with None for what holds at other sizes alone: PyTorch declares what it squeezes by one row."""
+    tape = tensor.model.sample()
+    ran = tape.named[tensor.name].shape if isinstance(tape, Tape) else tensor.shape
+    if len(ran) != len(tensor.shape):
+        return (None,) * len(ran)
+    return tuple(
+        None if isinstance(dim, int) and dim != size else dim for dim, size in zip(tensor.shape, ran, strict=True)
+    )
 
 
 class _SizesSeen:

@@ -447,6 +447,8 @@ FOLLOWED = {
     "an eighth": (EIGHTH, ["b", 4, "h1", "w1"], ["b", "(h + 5)//8", "(w + 5)//8"]),
     "in rows": (COLUMNS, ["n", 4], ["b*h"]),
     "in rows of all": (PIXELS, ["n", 4], ["b*h*w"]),
+    "in rows, declared as one": (PIXELS, [1, 4], ["b*h*w"]),
+    "in rows, declared as none": (PIXELS, [4], ["b*h*w"]),
 }
 
 
