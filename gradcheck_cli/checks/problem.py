@@ -18,6 +18,7 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.complex_step import Pushforward
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import (
     GradcheckError,
@@ -88,7 +89,7 @@ class Problem:
             from gradcheck_cli.compare.foreign import try_kernels  # few models have any
 
             try_kernels(tape, foreign)
-        self._programs: dict[str, Program] = {}
+        self._programs, self._slopes = dict[str, Program](), Pushforward(tape)
         self._structures: dict[str, Structure] = {}
 
     @classmethod
@@ -124,7 +125,7 @@ class Problem:
         """The part of the tape that leads from x to y, to be run for stacks of probes."""
         if x not in self._programs:
             named = self.tape.named
-            self._programs[x] = Program(self.tape, [named[x].name], [named[self.y].name])
+            self._programs[x] = Program(self.tape, [named[x].name], [named[self.y].name], self._slopes)
         return self._programs[x]
 
     def structure(self, x: str) -> Structure:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # whose audit this is
     from gradcheck_cli.compare.ladder import Numeric
 
 AUDITED = 2  # rows that real differences are asked about though the complex step passes them
-_GLANCES = (4, 5, CHEAP_RUNGS[-1])  # steps of the ladder that may do for all of it: two to extrapolate, a fine one
+_GLANCES = (CHEAP_RUNGS[-1], 4, 5)  # steps of the ladder that may do for all of it: a fine one, two to extrapolate
 _CLOSE = 0.125  # of what the tolerance allows for: what a difference confirms as well as that, no ladder denies
 _LONGEST = 2000  # steps of a tape that are looked through
 _CLEAR = 1e-6  # of a result's largest slope: less is no disagreement
@@ -59,17 +59,21 @@ def _unsettled(numeric: Numeric, rows: Array, value: Array, ground: Ground) -> A
     if not len(rows):
         return np.zeros(0, bool)
     part, exact, tolerance = numeric.directions.part(rows), value[rows], numeric.job.tolerance
-    steps = [part.representable(rung(k)) for k in _GLANCES]  # in one stack
+    steps = [part.representable(rung(k)) for k in _GLANCES]  # in one stack where that is small, else one by one
+
+    def confirmed(quotients: Array) -> Array:
+        seen = numeric.projected(quotients, rows)
+        near = _CLOSE * allowance(magnitude(exact, seen), ground.at(rows), tolerance)
+        return (np.abs(seen - exact) <= near).all(axis=1)
+
     differences = by_differences(numeric.program, part, CENTRAL, steps, numeric.job.budget)
-    (coarse, middle, fine), crossed = zip(*differences, strict=True)
-    settled = any_of(crossed[-1], len(rows))
+    fine, crossed = next(differences)
     with np.errstate(invalid="ignore"):
-        extrapolated = middle + (middle - coarse) / ((steps[0] / steps[1])[:, None] ** 2 - 1)
-        for quotients in (fine, extrapolated):
-            seen = numeric.projected(quotients, rows)
-            near = _CLOSE * allowance(magnitude(exact, seen), ground.at(rows), tolerance)
-            settled = settled | (np.abs(seen - exact) <= near).all(axis=1)
-    return ~settled
+        settled = any_of(crossed, len(rows)) | confirmed(fine)
+        if settled.all():
+            return ~settled
+        (coarse, _), (middle, _) = differences
+        return ~(settled | confirmed(middle + (middle - coarse) / ((steps[1] / steps[2])[:, None] ** 2 - 1)))
 
 
 def _disputes(numeric: Numeric, rows: Array, ks: Sequence[int], value: Array, ground: Ground, status: Array) -> Array:

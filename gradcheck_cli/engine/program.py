@@ -206,19 +206,19 @@ BUSY = 512 << 10  # bytes: computing a result of this size takes far longer than
 
 
 class Program:
-    """The steps of `tape` that lie between tensors `probes` and `outputs`, ready to be run for stacks."""
+    """The steps of `tape` between tensors `probes` and `outputs`, ready for stacks; `slopes` of its steps can be shared."""
 
-    def __init__(self, tape: Tape, probes: Sequence[str], outputs: Sequence[str]) -> None:
+    def __init__(
+        self, tape: Tape, probes: Sequence[str], outputs: Sequence[str], slopes: Pushforward | None = None
+    ) -> None:  # fmt: skip
         self.tape, self.probes, self.outputs = tape, tuple(probes), tuple(outputs)
-        numbers = steps_between(tape, self.probes, {*self.outputs, *tape.guards})
-        self.steps = [(number, tape.steps[number]) for number in numbers]
+        self.steps = [(n, tape.steps[n]) for n in steps_between(tape, self.probes, {*self.outputs, *tape.guards})]
         self.reached = {*self.probes, *(n for _, step in self.steps for n in step.node.outputs if n)}
         self.dies = self._last_uses()
-        self.evaluations: Counter[str] = Counter()  # number of probes run, by "real" and "complex"
-        self._pushforward = Pushforward(tape)
-        self._counting = Lock()
+        self.evaluations: Counter[str] = Counter()  # probes run, by "real" and "complex"
+        self._pushforward = slopes or Pushforward(tape)
+        self._counting, self._preparing = Lock(), Lock()
         self._branches: dict[int, Array] = {}
-        self._preparing = Lock()
         self._stages: dict[Any, list[Stage]] = {}  # by the first step, the tensors that carry tangents there, and parts
         self._fused: dict[Any, list[Planned | Fused | Lines]] = {}
 
@@ -321,7 +321,7 @@ class Program:
         with np.errstate(all="ignore"):
             for position in range(start or 0, len(self.steps)):
                 if rounding is None and not any(isinstance(stack, BoxStack) for stack in live.values()):
-                    for stage in self._staged(live, position, parts):
+                    for stage in self.staged(live, position, parts):
                         made = stage.make(live)
                         live.update(stage.alone(live) if made is None else made)
                         _drop(live, stage.dies)
@@ -338,7 +338,7 @@ class Program:
                 _drop(live, self.dies.get(position, ()))
             return tuple(self._spread(live, name, count, zero=True) for name in self.outputs)
 
-    def _staged(self, live: Mapping[str, Any], start: int, parts: tuple[LinePart, ...]) -> Sequence[Stage]:
+    def staged(self, live: Collection[str], start: int = 0, parts: tuple[LinePart, ...] = ()) -> Sequence[Stage]:
         """The steps from `start` on, prepared for whole stacks of tangents `live`."""
         key = start, frozenset(live), parts
         with self._preparing:

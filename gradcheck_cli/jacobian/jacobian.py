@@ -314,6 +314,8 @@ def by_complex_step(program: Program, directions: Directions, budget: Budget, ro
 
     parts = line_parts(program, directions.count) if rounding is None else ()
     size, room = directions.room(program, budget, doubled=2)
+    if directions.count and (moving is None or room is None):
+        program.staged([x], parts=parts)  # once, and not by each process that is forked
     for piece, tangent in _probed(program, run, directions.count, size, room, budget):
         found[piece.start : piece.stop] = flat_stack(tangent())
     return found

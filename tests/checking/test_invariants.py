@@ -11,6 +11,8 @@ import pytest
 
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
+from gradcheck_cli.checks.diagnose.laws import Laws
+from gradcheck_cli.engine.complex_step import Pushforward
 from gradcheck_cli.graph import Array
 from gradcheck_cli.op import Op, zero
 from gradcheck_cli.results.record import Check
@@ -137,6 +139,41 @@ def test_laws_hold_in_every_mode(name: str, mode: str, large: bool, monkeypatch:
     assert (record.status, record.code) == ("fail", BREACHES[name].code), said(record)
     assert BREACHES[name].law in said(record)
     assert check(VECTOR, mode=mode).status == "pass"
+
+
+PARAMETERS = model(
+    ("Mul", "x V", "h"), ("Sin", "h", "s"), ("Mul", "s W", "g"), ("Tanh", "g", "a"), ("Exp", "a", "y"),
+    constants={"V": np.array([0.5, 1.5, -1.0, 0.8]), "W": np.array([1.0, -0.5, 2.0, 0.7])},
+)  # fmt: skip
+
+
+def test_forward_runs_from_a_parameter_keep_the_laws_as_far_as_no_other_x_has_shown(monkeypatch: pytest.MonkeyPatch):
+    ends = list[Any]()
+    ran = Laws._ran
+    monkeypatch.setattr(Laws, "_ran", lambda laws, program: ends.append(program.outputs) or ran(laws, program))
+    report = gc.check(PARAMETERS, ["x", "V", "W"], "y")
+    assert [record.status for record in report.checks] == ["pass"] * 3
+    assert ends == [("y",), ("h",), ("g",)]
+
+
+def test_a_kernel_that_draws_fails_by_each_x_in_front_of_it():
+    report = gc.check(PARAMETERS, ["W", "V", "x"], "y", ops=noisy())
+    assert [(record.status, record.code) for record in report.checks] == [("fail", "GC106")] * 3
+
+
+def test_slopes_are_computed_once_for_all_xs(monkeypatch: pytest.MonkeyPatch):
+    found = list[str]()
+    slope = Pushforward.slope
+
+    def seen(self: Pushforward, index: int, step: Any, i: int) -> Array:
+        if (index, i) not in self._slopes:
+            found.append(step.node.op)
+        return slope(self, index, step, i)
+
+    monkeypatch.setattr(Pushforward, "slope", seen)
+    report = gc.check(PARAMETERS, ["x", "V", "W"], "y", mode="directional", method="complex-step")
+    assert [record.status for record in report.checks] == ["pass"] * 3
+    assert {op: found.count(op) for op in ("Sin", "Tanh", "Exp")} == {"Sin": 1, "Tanh": 1, "Exp": 1}
 
 
 @pytest.mark.parametrize("mode", ["full", "directional"])

@@ -9,7 +9,7 @@ roundings.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from msgspec import Struct
@@ -99,6 +99,7 @@ class Laws:
         self.some = [range(reals(backward.tape.values[x])) for x in backward.xs] if some is None else some
         self.anew = anew if backward.seed.dtype.kind == "f" else None
         self.position, self.tolerance = 0, Tolerance()  # of the current x
+        self._tried = set[tuple[int, ...]]()  # steps that kept the laws of forward runs, with the operands that moved
         self.rng, count = np.random.default_rng([seed, 2]), reals(backward.seed.value)
         self.ones = (np.arange(count) < backward.seed.size).astype(np.float64)
         self.u = self.rng.normal(size=count) if self.anew is None else flat(self.anew.start)
@@ -218,18 +219,37 @@ class Laws:
         return _first_difference(program, {program.probes[0]: stack}, self.budget)
 
     def _forward(self, program: Program) -> Iterator[Broken]:
-        """Laws: two forward runs give the same, and a probe gives the same beside another one as alone."""
-        alone, outcome = flat(program.tape.values[program.outputs[0]]), program.run(_two(program), branches=True)
-        first = alone if outcome.any_crossed(2)[0] else flat_stack(outcome.outputs[0])[0]
+        """Laws: two forward runs give the same, and a probe gives the same beside another one as alone.
+
+        What another x moved in the same way before has been looked at.
+        """
+        ways = {index: (index, *(n in program.reached for n in step.operands)) for index, step in program.steps}
+        new = [step for index, step in program.steps if ways[index] not in self._tried]
+        if len(new) < len(program.steps):
+            read = {n for step in new for n in step.operands}
+            ends = [n for step in new for n in step.node.outputs if n and n not in read]
+            ends = [n for n in ends if is_inexact(program.tape.values[n].dtype)]
+            program = Program(program.tape, program.probes, ends)
+        broken = list(self._ran(program)) if program.outputs else []
+        self._tried.update(() if broken else ways.values())
+        yield from broken
+
+    def _ran(self, program: Program) -> Iterator[Broken]:
+        """The laws of the forward runs of one program."""
+        outcome = program.run(_two(program), branches=True)
+        crossed = outcome.any_crossed(2)[0]
         here = {program.probes[0]: program.tape.values[program.probes[0]][None]}
-        if differ(first, alone) and (unit := _first_difference(program, here, self.budget, twice=True)) is not None:
-            law = f"two identical forward runs give different results, from {node_of(unit)} on"
-            yield Broken(NONDETERMINISTIC, law, unit)
-        elif self._beyond(first - alone, alone, lambda: _forward_spread(program)):
-            mixing = _first_difference(program, _two(program), self.budget)
-            if mixing is not None:
-                law = f"the numerical side is wrong: {_BESIDE}, from {node_of(mixing)} on"
-                yield Broken(WRONG, law, mixing)
+        for number, (name, made) in enumerate(zip(program.outputs, outcome.outputs, strict=True)):
+            alone = flat(program.tape.values[name])
+            first = alone if crossed else flat_stack(made)[0]
+            if differ(first, alone) and (unit := _first_difference(program, here, self.budget, twice=True)) is not None:
+                law = f"two identical forward runs give different results, from {node_of(unit)} on"
+                yield Broken(NONDETERMINISTIC, law, unit)
+            elif self._beyond(first - alone, alone, partial(_forward_spread, program, number)):
+                mixing = _first_difference(program, _two(program), self.budget)
+                if mixing is not None:
+                    law = f"the numerical side is wrong: {_BESIDE}, from {node_of(mixing)} on"
+                    yield Broken(WRONG, law, mixing)
 
     @cached_property
     def _course(self) -> Course:
@@ -333,11 +353,11 @@ def differ(first: Array, second: Array) -> bool:
         return any(bool((np.abs(one[some] - other[some]) > allowed).any()) for some in blocks(one.size, 1))
 
 
-def _forward_spread(program: Program) -> Array:
-    """Bounds of the rounding error of y, `(y_size,)`."""
+def _forward_spread(program: Program, number: int) -> Array:
+    """Bounds of the rounding error of an output, `(size,)`."""
     here = {program.probes[0]: program.tape.values[program.probes[0]][None]}
     base, *moved = (
-        flat_stack(program.run(here, rounding=random).outputs[0])[0]
+        flat_stack(program.run(here, rounding=random).outputs[number])[0]
         for random in (None, *map(RandomRounding.seeded, range(ROUNDED_RUNS)))
     )
     return np.asarray(np.fmax.reduce([np.abs(each - base) for each in moved]))
