@@ -48,7 +48,7 @@ DTYPES: Mapping[int, np.dtype[Any]] = {  # ONNX's enumeration TensorProto.DataTy
         (25, ml_dtypes.uint2), (26, ml_dtypes.int2), (27, ml_dtypes.float6_e2m3fn), (28, ml_dtypes.float6_e3m2fn),
     ]
 }  # fmt: skip
-_DTYPES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision")
+_DTYPES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision", "stash_type")
 _IGNORED = ("stash_type", "precision")  # attributes: the dtype of inner computations is chosen by the run
 _OUTSIDE: Mapping[str, str] = {  # onnxruntime's own operators that are left out, without com.microsoft, by reason
     "PyTorch runs it, outside of the model; its outputs can be fed":

@@ -49,7 +49,7 @@ def attention(
     scores = biased if softmax_precision is None else sym.cast(biased, softmax_precision)
     plain = bias is None or (attn_mask is None and nonpad_kv_seqlen is None and windows == (-1, -1))
     weights = sym.cast(_softmax(scores) if plain or bias is None else _guarded_softmax(scores, bias), q.dtype)
-    y = product_by_heads(weights, value)
+    y = product_by_heads(weights, sym.cast(value, q.dtype))
     stages = raw, capped, biased, weights
     if not 0 <= qk_matmul_output_mode < len(stages):
         raise ValueError(f"qk_matmul_output_mode is {qk_matmul_output_mode}; known are 0 to 3")

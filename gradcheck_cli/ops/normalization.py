@@ -70,25 +70,29 @@ def squares_off(
 
 
 def layer_normalization(
-    x: Var, scale: Var, b: Var | None = None, *, axis: int = -1, epsilon: float = EPSILON
+    x: Var, scale: Var, b: Var | None = None, *, axis: int = -1, epsilon: float = EPSILON, stash_type: Any = np.float32
 ) -> tuple[Var, Var, Var]:
-    """Normalization over the axes from `axis` on; also gives the mean and the inverse deviation."""
-    center, centered, spread = moments(x, range(axis, 0))
-    inverse: Var = sym.reciprocal(sym.sqrt(spread + epsilon))
+    """Normalization over the axes from `axis` on; also gives the mean and the inverse deviation, in `stash_type`."""
+    center, centered, inverse = _statistics(x, axis, epsilon)
     y = centered * inverse * scale
     y = y if b is None else y + b
     if y.shape != x.shape:
         raise ValueError(f"scale and bias do not broadcast to {list(x.shape)}")
-    return y, center, inverse
+    dtype = x.dtype if x.dtype.kind == "c" else stash_type
+    return y, sym.cast(center, dtype), sym.cast(inverse, dtype)
 
 
 def layer_normalization_vjp(
-    cts: Sequence[Var | None], ans: Sequence[Var], x: Var, scale: Var, *b: Var | None, axis: int = -1, **epsilon: float
-) -> tuple[Var | None, ...]:
+    cts: Sequence[Var | None], ans: Sequence[Var], x: Var, scale: Var, *b: Var | None, axis: int = -1,
+    epsilon: float = EPSILON, stash_type: Any = np.float32,
+) -> tuple[Var | None, ...]:  # fmt: skip
     """ct_x through the normalized values and, if they are used, through the statistics."""
     axes = range(axis, 0)
-    ct, ct_center, ct_inverse = cts
     _, center, inverse = ans
+    if center.dtype != x.dtype:  # of a narrower dtype, or of a wider one that does not go with x in a file
+        center, _, inverse = _statistics(x, axis, epsilon)
+        cts = [ct and sym.cast(ct, x.dtype) for ct in cts]
+    ct, ct_center, ct_inverse = cts
     normal = (x - center) * inverse
     size = float(math.prod(x.shape[axis:]))
     flows = [] if ct is None else [_centered(ct * scale, normal, axes) * inverse]
@@ -129,6 +133,12 @@ def moments(x: Var, axes: Sequence[int]) -> tuple[Var, Var, Var]:
     center = sym.mean(x, axes)
     centered = x - center
     return center, centered, sym.mean(centered * centered, axes)
+
+
+def _statistics(x: Var, axis: int, epsilon: float) -> tuple[Var, Var, Var]:
+    """The mean over the axes from `axis` on, x without it, and the inverse deviation."""
+    center, centered, spread = moments(x, range(axis, 0))
+    return center, centered, sym.reciprocal(sym.sqrt(spread + epsilon))
 
 
 def channelwise(v: Var, x: Var) -> Var:

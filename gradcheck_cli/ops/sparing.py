@@ -21,12 +21,11 @@ from gradcheck_cli.op import Op, Ops
 from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.conv import correlated, reach, scattered, to_bias, totals
-from gradcheck_cli.ops.normalization import EPSILON, layer_normalization_vjp, moments
 from gradcheck_cli.ops.pad import slice_vjp
 from gradcheck_cli.ops.pool import average_pool_vjp, shared_out, unpooled
 
 _TANH, _CONV, _POOL, _SLICE, _MISH = (OPS["", name] for name in ("Tanh", "Conv", "AveragePool", "Slice", "Mish"))
-_SOFTMAX, _HARD_SWISH, _LAYER = (OPS["", name] for name in ("Softmax", "HardSwish", "LayerNormalization"))
+_SOFTMAX, _HARD_SWISH = OPS["", "Softmax"], OPS["", "HardSwish"]
 _PRODUCT = OPS["", "Mul"].key
 _MOST = 1 << 30
 _FEW_CHANNELS = 8
@@ -42,7 +41,6 @@ def sparing(ops: Ops) -> Ops:
         _SLICE.key: slice_by_places,
         _SOFTMAX.key: softmax_by_threshold,
         _HARD_SWISH.key: hard_swish_by_factors,
-        _LAYER.key: layer_normalization_by_own_statistics,
     }
     own = {key: replace(OPS[key], vjp=rule) for key, rule in rules.items() if ops.get(key) is OPS[key]}
     if ops.get(_MISH.key) is _MISH:
@@ -66,18 +64,6 @@ def hard_swish_by_factors(ct: Var, y: Var, x: Var) -> tuple[Var]:
     s = sym.clip(x * (1 / 6) + 0.5, 0.0, 1.0)
     inside = sym.cast(x.tape.apply("LessOrEqual", sym.abs(x), x.tape.constant(3, x.dtype)), x.dtype)
     return (ct * (s + inside * (s - 0.5)),)
-
-
-def layer_normalization_by_own_statistics(
-    cts: Sequence[Var | None], ans: Sequence[Var], x: Var, *others: Any, axis: int = -1, epsilon: float = EPSILON
-) -> tuple[Var | None, ...]:
-    """The rule for checks; statistics that the model has as results are float32 there, whatever x is."""
-    if x.dtype != np.float32 and not {y.name for y in ans[1:]}.isdisjoint(
-        y.name for y in x.tape.named.values() if isinstance(y, Var)
-    ):
-        center, _, spread = moments(x, range(axis, 0))
-        ans = (ans[0], center, sym.reciprocal(sym.sqrt(spread + epsilon)))
-    return layer_normalization_vjp(cts, ans, x, *others, axis=axis, epsilon=epsilon)
 
 
 def mish(x: Var) -> Var:

@@ -15,6 +15,7 @@ import gradcheck_cli as gc
 from benchmarks.node_count_models import COUNTED, Counted
 from benchmarks.node_count_peers import run
 from benchmarks.node_counts import CLOSE, own
+from gradcheck_cli.graph import Array
 from gradcheck_cli.ops.sparing import sparing
 from tests.rounding import FUNCTION, assert_rounded
 
@@ -71,6 +72,33 @@ def test_a_normalization_in_float64_is_made_of_what_has_its_precision(tmp_path: 
 def test_a_normalization_whose_statistics_are_float32_beside_another_dtype_has_its_own(tmp_path: Path, dtype: str):
     graph = saved(tmp_path, NORM.replace("float", dtype).replace("y =", "y, mean, inverse ="), ["x", "g"])
     assert {"mean", "inverse"}.isdisjoint(name for node in graph.node for name in node.input)
+
+
+NARROW = {"float16": (np.float16, 2e-2), "float": (np.float32, 1e-5), "double": (np.float64, 1e-12)}
+
+
+@pytest.mark.parametrize("stash", [1, 10, 11, 16])
+@pytest.mark.parametrize("dtype", NARROW)
+def test_the_statistics_of_a_normalization_do_not_mix_dtypes_in_a_file(tmp_path: Path, dtype: str, stash: int):
+    text = NORM.replace("float", dtype).replace("Normalization", f"Normalization<stash_type={stash}>")
+    saved(tmp_path, text, ["x", "g"])
+    session = pytest.importorskip("onnxruntime").InferenceSession(
+        tmp_path / "g.onnx", providers=["CPUExecutionProvider"]
+    )
+    x, g = np.random.default_rng(0).uniform(-1, 1, (3, 4)), np.array([0.5, -1, 2, 1.5])
+    kind, atol = NARROW[dtype]
+    _, *found = session.run(None, {"x": x.astype(kind), "g": g.astype(kind)})
+    for ours, exact in zip(found, layer_norm_gradients(x, g), strict=True):
+        np.testing.assert_allclose(ours, exact, rtol=0, atol=atol)
+
+
+def layer_norm_gradients(x: Array, g: Array) -> list[Array]:
+    """PyTorch's gradients of the sum of squares of a layer normalization."""
+    torch = pytest.importorskip("torch")
+    leaves = [torch.tensor(v, requires_grad=True) for v in (x, g)]
+    y = torch.nn.functional.layer_norm(leaves[0], g.shape, leaves[1], eps=float(np.float32(1e-5)))
+    (y * y).sum().backward()
+    return [v.grad.numpy() for v in leaves]
 
 
 def test_a_normalization_off_the_way_stays_as_it_is(tmp_path: Path):

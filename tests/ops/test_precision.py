@@ -1,4 +1,4 @@
-"""Sums of thousands of numbers in a narrow dtype are as precise as one rounding, along every axis."""
+"""Results in the model's own dtypes: sums of thousands of numbers are right to one rounding; dtypes are ONNX's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import ValueInfoProto
+from onnx.helper import make_graph, make_model, make_node, tensor_dtype_to_np_dtype
+from onnx.shape_inference import infer_shapes
 
 from gradcheck_cli.graph import Array
-from tests.ops.case import case
+from tests.ops.case import arr, case
+from tests.ops.test_onnxruntime import value_info
 
 COUNT = 4096
 UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -76,3 +80,26 @@ def test_a_mean_is_finite_where_the_sum_is_not():
     x = np.full((COUNT, 2), 1000.0, np.float16)
     actual = case("ReduceMean", x, np.asarray([0])).tape(dtype="model").named["y0"].value
     np.testing.assert_array_equal(actual, np.full((1, 2), 1000.0, np.float16))
+
+
+OF_OTHER_DTYPES = {  # operators with results in a dtype that is not that of operand 0, as ONNX infers it
+    "statistics": ("LayerNormalization", lambda dtype: [(2, 4, dtype), (4, dtype)], {}, 3),
+    "statistics in bfloat16": ("LayerNormalization", lambda dtype: [(2, 4, dtype), (4, dtype)], {"stash_type": 16}, 3),
+    "values beside queries": (
+        "Attention", lambda dtype: [(1, 2, 3, 4, dtype), (1, 2, 5, 4, dtype), (1, 2, 5, 4, np.float32)], {}, 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("name", OF_OTHER_DTYPES)
+def test_results_have_the_dtypes_that_onnx_infers(name: str, dtype: Any):
+    op, shapes, attrs, count = OF_OTHER_DTYPES[name]
+    tested = case(op, *(arr(*shape).astype(kind) for *shape, kind in shapes(dtype)), n_outputs=count, **attrs)
+    given = [value_info(n, x.dtype, x.shape) for n, x in tested.feeds.items()]
+    proto = make_model(make_graph([make_node(op, tested.names, tested.outputs, **attrs)], "g", given, [
+        ValueInfoProto(name=n) for n in tested.outputs]))  # fmt: skip
+    inferred = infer_shapes(proto, strict_mode=True).graph.output
+    tape = tested.tape(dtype="model")
+    found = [tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type) for info in inferred]
+    assert [tape.named[n].value.dtype for n in tested.outputs] == found
