@@ -378,7 +378,7 @@ def failure_of(graph: Graph, tape: Tape, ends: Sequence[str], is_open: bool = Tr
         windows = any(record.space for (_, name), record in tape.ops.items() if name == op)
         dims = dims_behind(graph, graph.needed_for(node.reads))
         return Failure(error, reached, op, shapes, dims, windows, inside=op != node.op)
-    if is_open and not _substantial(tape, ends):
+    if is_open and not _substantial(graph, tape, ends):
         return Failure(None, (len(graph.nodes), 0), dims=dims_behind(graph, graph.needed_for(ends)))
     return None
 
@@ -476,8 +476,9 @@ def _integers_in(low_high: tuple[float, float], dtype: np.dtype[Any]) -> tuple[i
     return (low, high) if low <= high else None
 
 
-def _substantial(tape: Tape, ends: Sequence[str]) -> bool:
-    """True unless an end that could be computed is empty, and not so at all sizes, as constants are."""
+def _substantial(graph: Graph, tape: Tape, ends: Sequence[str]) -> bool:
+    """True unless an end that could be computed is empty, and not so at all sizes, as constants and fixed ones are."""
+    ends = [name for name in ends if 0 not in (declared_shape(graph, name) or ())]
     made = [x for name in ends if (x := tape.named.get(name)) is not None and x.name not in tape.fixed]
     return all(x.size for x in made) or not made
 

@@ -147,6 +147,21 @@ def test_sizes_nobody_gave(name: str, tmp_path: Path):
     assert all(line in section((record,), Style()) for line in only)
 
 
+EMPTY: dict[str, tuple[str, dict[str, int], str]] = {  # a dimension of 0 in the file, and other ones that are open
+    "a cache that nothing is in yet": ("""g (float[N, 0, 4] past, float[N, S, 4] x) => (float[N, T, 4] y)
+                                       { c = Concat <axis = 1> (past, x) y = Sin (c) }""", {"N": 2, "S": 5}, "pass"),
+    "no rows": ("g (float[0, S] past, float[S] x) => (float[0, S] y) { y = Mul (past, x) }", {"S": 5}, "error"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_what_is_declared_as_empty_says_nothing_of_other_sizes(name: str, tmp_path: Path):
+    text, expected, status = EMPTY[name]
+    result = gc.check(load(tmp_path, text))
+    assert [check.dims for check in result.checks] == [expected] * 2
+    assert [check.status for check in result.checks] == ["error", status]
+
+
 def test_another_check_takes_the_sizes_that_the_command_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     text, expected = SIZES["names that have to be equal"]
     load(tmp_path, text)
