@@ -138,8 +138,7 @@ def _grad_y(model: Model, y: Tensor, given: str | Array | None, argument: str) -
         return None
     shape = model.known_shape(given) if isinstance(given, str) else given.shape
     kind = model.known_dtype(given) if isinstance(given, str) else given.dtype
-    wanted = model.known_shape(y.name)
-    if shape is not None and wanted is not None and not arguments.fits(shape, wanted):
+    if shape is not None and (wanted := arguments.contradicted(model, y.name, shape)) is not None:
         raise UsageError(f"{argument} has shape {list(shape)}; {y.name!r} has {list(wanted)}.")
     if dtype is not None and kind is not None and (not is_inexact(kind) or (kind.kind == "c" and dtype.kind != "c")):
         raise UsageError(f"{argument} is {kind.name}; {y.name!r} is {dtype.name}.")

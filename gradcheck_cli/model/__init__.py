@@ -190,6 +190,12 @@ class Model(Displayed):
             return self.shape(name)
         return None
 
+    def sampled_shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a tensor in the sample run; None if it was not computed there."""
+        with suppress(GradcheckError):
+            return self._sampled(name).shape
+        return None
+
     def sample(self) -> Tape | GradcheckError:
         """The tape of a run at drawn values with every requested derivative, or the error that prevents it."""
         if self._sample is None:

@@ -192,6 +192,34 @@ def test_shapes_are_held_against_the_run(make: Make):
         gc.run([dx], {"s": [3, 2]})
 
 
+WRONGLY_INFERRED = {  # by onnx, whose inference writes it into files
+    "windows of which the last begins in padding": """(float[1, 1, 4, 4] x) => (float[1, 1, 3, 3] y)
+        { y = MaxPool <kernel_shape = [2, 2], strides = [3, 3], pads = [1, 1, 1, 1], ceil_mode = 1> (x) }""",
+    "half of a spectrum": """(float[1, 32, 1] x) => (float[1, 3, 16, 2] y)
+        <int64 step = {8}, int64 length = {16}> { y = STFT (x, step, , length) }""",
+}
+
+
+@pytest.mark.parametrize("name", WRONGLY_INFERRED)
+def test_a_declared_shape_that_no_run_has_does_not_refuse_the_true_one(name: str, tmp_path: Path):
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> g {WRONGLY_INFERRED[name]}')
+    onnx.save(proto, tmp_path / "m.onnx")
+    model = gc.load(tmp_path / "m.onnx")
+    x = np.random.default_rng(0).uniform(-1, 1, model["x"].shape).astype(np.float32)  # type: ignore[arg-type]
+    session = pytest.importorskip("onnxruntime").InferenceSession(
+        tmp_path / "m.onnx", providers=["CPUExecutionProvider"]
+    )
+    (y,) = session.run(None, {"x": x})
+    assert y.shape != model["y"].shape
+    ones, weighed = (gc.gradients(model["y"], model["x"], grad_ys=g)[0] for g in (None, [2 * np.ones(y.shape)]))
+    single, double = gc.run([ones, weighed], {"x": x})
+    np.testing.assert_allclose(double, 2 * single)
+    assert gc.compute_gradient(model["x"], x.shape, model["y"], y.shape)[0].shape == (x.size, y.size)
+    [wrong] = gc.gradients(model["y"], model["x"], grad_ys=[np.ones(model["y"].shape)])
+    with pytest.raises(ValueError, match=r"grad_ys\[0\] has shape .* in this run"):
+        gc.run([wrong], {"x": x})
+
+
 @pytest.mark.parametrize("by_name", [False, True])
 def test_grad_ys_of_an_open_dimension_need_not_have_the_size_that_is_drawn(make: Make, by_name: bool):
     model = make("y = Mul(x, x)", {"x": ["N", 3], "v": ["M", 3]}, outputs=["y"])
