@@ -83,7 +83,9 @@ def require_right(model: Model, made: Written, feeds: Mapping[str, Any]) -> None
             run = run_of(model, made, replace(settings, extra_feed_dict={**settings.extra_feed_dict, **given}))
             if run is not None and not _agree(model, made, run):
                 what = "shapes" if made.by_values else "derivatives"
-                raise to_fix(f"{what} follow from values, in a way that a file does not hold for every value", values)
+                changed = [n for n in given if not np.array_equal(given[n], values[n], equal_nan=True)]
+                by = changed if here is None or _agree(model, made, here) else values
+                raise to_fix(f"{what} follow from values, in a way that a file does not hold for every value", by)
 
 
 def _lost(model: Model, made: Written, feeds: Collection[str]) -> list[str]:

@@ -26,13 +26,14 @@ CASES: dict[str, tuple[str, list[Feeds]]] = {}
 RNG = np.random.default_rng(0)
 CUBIC = "q = Mul(y, y) z = Mul(q, y) zz = Add(q, z) loss = ReduceSum<keepdims=0>(zz)"
 SAME = r"node 0 \w+ '\w': what an operator does follows from values that were the same in all runs"
+BY_VALUES = "shapes follow from values, in a way that a file does not hold for every value"
 REFUSED = {
     "axis by input": SAME,
     "axes by input": SAME,
     "mode by input": SAME,
-    "expand open": "shapes follow from values, in a way that a file does not hold for every value",
+    "expand open": rf"{BY_VALUES}. Fix it: --feed s=VALUE,",
     "pad input": "node 0 Pad 'y': its gradient has a Pad with a constant that depends on values of p",
-    "squeeze by input": "shapes follow from values, in a way that a file does not hold for every value",
+    "squeeze by input": rf"{BY_VALUES}. Fix it: --feed a=VALUE,",
     "loop grows": "needs states that keep theirs",
     "avgpool ceil": "a constant that depends on the size of N, H, W",
 }
