@@ -24,7 +24,7 @@ from gradcheck_cli.graph import MAX_RANK, Array, Node
 from gradcheck_cli.graph.containers import CONTAINERS, Container, described
 from gradcheck_cli.graph.memory import exhausted, is_of_memory
 from gradcheck_cli.op import DTYPES, Metadata, Op, Ops, bind, fitting, for_operands, no_forward, zero
-from gradcheck_cli.op.batching import told, watched
+from gradcheck_cli.op.batching import is_ours, told, watched
 from gradcheck_cli.op.fusion import added
 
 if TYPE_CHECKING:
@@ -402,13 +402,11 @@ class Tape:
         """A constant of a rule or a composed operator; equal scalars, and short lists of integers, share one tensor."""
         array = np.asarray(value, dtype=dtype)
         shared = array.dtype != object if array.ndim == 0 else array.dtype.kind == "i" and array.nbytes <= _SHARED
-        key = (array.tobytes(), array.dtype, array.shape) if shared else None
-        if key is not None and key in self._cached:
-            return self._cached[key]
-        var = self.weight(self.fresh(name), array)
-        if key is not None:
-            self._cached[key] = var
-        return var
+        if not shared:
+            return self.weight(self.fresh(name), array)
+        if (key := (array.tobytes(), array.dtype, array.shape)) not in self._cached:
+            self._cached[key] = self.weight(self.fresh(name), array)
+        return self._cached[key]
 
     def fresh(self, name: str) -> str:
         """An unused tensor name: `name` under the current scope, with a number if it is taken."""
@@ -477,15 +475,18 @@ class Tape:
             return self._compose(record, [operands[i] for i in positions], metadata, name or op, where)
         chosen = arrays if len(positions) == len(arrays) else [arrays[i] for i in positions]
         results = self._evaluate(record, chosen, metadata, where)
+        others = record.many and not is_ours(record.vjp or zero)  # such a rule may read what the node leaves out
+        count = len(results) if others else len(outputs) or n_outputs
 
         def step() -> Step:
-            names = outputs or [self.fresh(op) if i == 0 else self.fresh(f"{op}_out{i}") for i in range(n_outputs)]
+            named, new = [*outputs, *[""] * (count - len(outputs))], "" if outputs and not others else op
+            names = [n or (new and self.fresh(f"{op}_out{i}" if i else op)) for i, n in enumerate(named)]
             given = {k: _NUMBERS[v] if isinstance(v, np.dtype) else v for k, v in attrs.items()} if attrs else attrs
             ends, label, place = (_names(operands), tuple(names)), self._label(name, names), self.place
             node = Node(record.name, *ends, given, record.domain, label, place.metadata)
             return Step.of(record, node, positions, metadata, place)
 
-        return self.recorded(step, results[: len(outputs) or n_outputs])
+        return self.recorded(step, results[:count])
 
     def _sums(self, op: str, domain: str, operands: Sequence[Any], name: str) -> list[Var]:
         """Sums of some operands at a time: what one of thousands moves is then added to few others, not to all."""
@@ -505,8 +506,7 @@ class Tape:
 
     def recorded(self, make: Callable[[], Step], results: Sequence[Array]) -> tuple[Var, ...]:
         """Puts a step and its results on the tape; large results of constants alone are computed anew when read."""
-        step = make()
-        self.steps.append(step)
+        self.steps.append(step := make())
         names = step.node.outputs
         if self.fixed.issuperset(step.operands + step.statics) and "rng" not in step.metadata:
             self.fixed.update(names)

@@ -25,9 +25,12 @@ def model(
     constants: Mapping[str, Any] | None = None,
     inputs: Mapping[str, tuple[int, ...]] | None = None,
 ) -> gc.Model:
-    """A model of nodes `(op, inputs, outputs)` or `(op, inputs, outputs, attrs)`; the last output is y."""
+    """A model of nodes `(op, inputs, outputs)`, with attributes or without; the last output is y, and _ is left out."""
     shapes = {"x": x, **(inputs or {})}
-    made = tuple(Node(op, tuple(reads.split()), tuple(outs.split()), *rest) for op, reads, outs, *rest in nodes)
+    made = tuple(
+        Node(op, tuple(reads.split()), tuple(o.strip("_") for o in outs.split()), *rest)
+        for op, reads, outs, *rest in nodes
+    )
     arrays = {name: np.asarray(value) for name, value in (constants or {}).items()}
     types = {name: TensorType(np.dtype(dtype), shape) for name, shape in shapes.items()}
     graph = Graph(tuple(shapes), (made[-1].outputs[-1],), made, arrays, types)

@@ -232,6 +232,15 @@ def test_a_rule_gets_zeros_for_the_results_that_y_does_not_depend_on(y: str, rul
     assert record.status == ("pass" if y == "y" else status)
 
 
+@pytest.mark.parametrize("rule, status", [(sine_and_cosine, "pass"), (added, "fail")])
+@pytest.mark.parametrize("results", ["s", "s _", "_ c"])
+def test_a_rule_gets_the_results_that_the_node_leaves_out(results: str, rule: Any, status: str):
+    ops = {**gc.OPS, ("", "Tanh"): gc.Op("Tanh", lambda x: (np.sin(x), np.cos(x)), rule, many=True)}
+    tested = model(("Tanh", "x", results), ("Exp", results.strip(" _"), "y"))
+    [record] = gc.check(tested, "x", "y", ops=ops).checks
+    assert record.status == ("pass" if "s" in results else status)
+
+
 def test_an_interrupt_of_a_kernel_or_a_rule_stays_one():
     for kernel, rule in ((raising(KeyboardInterrupt()), right), (np.tanh, raising(KeyboardInterrupt()))):
         ops = {**gc.OPS, ("", "Tanh"): gc.Op("Tanh", kernel, rule)}
