@@ -368,3 +368,12 @@ def test_it_does_not_take_modules_from_the_working_folder(
     assert worker.ask(question(chain))["y"].shape == (2, 3)
     worker.stop()
     assert not os.path.exists("ran")
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"])
+def test_inputs_that_numpy_has_no_type_for_are_given_by_their_bits(tmp_path: Path, name: str):
+    path = save(tmp_path / "bits.onnx", f"bits ({name}[4] x) => (float[4] y) {{ y = Cast <to = 1> (x) }}", opset=19)
+    dtype = helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, name.upper()))
+    x = np.asarray([0.5, -1.75, 3, -0.0], dtype)
+    answer = WORKER.ask(Question(name, str(path), {"x": x}, ["y"]))
+    np.testing.assert_array_equal(answer["y"], x.astype(np.float32))

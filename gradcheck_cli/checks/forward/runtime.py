@@ -137,8 +137,8 @@ class Worker(Struct):
         from gradcheck_cli.graph.memory import left
 
         arrays = {name: np.ascontiguousarray(x) for name, x in question.feeds.items()}
-        feeds = [{"name": name, "dtype": x.dtype.str, "shape": question.feeds[name].shape, "size": x.nbytes}
-                 for name, x in arrays.items()]  # fmt: skip
+        feeds = [{"name": name, "dtype": x.dtype.str if x.dtype.isbuiltin == 1 else f"V{x.itemsize}",
+                  "shape": question.feeds[name].shape, "size": x.nbytes} for name, x in arrays.items()]  # fmt: skip
         path = question.path
         if path.startswith(("/dev/", "/proc/")):  # /dev/stdin is another file in another process
             path = os.path.realpath(path)

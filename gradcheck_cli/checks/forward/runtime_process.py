@@ -15,6 +15,7 @@ from typing import IO, Any
 
 _KEPT = 4  # sessions
 _BITS = ("float8", "float4", "bfloat16", "int4", "int2")  # element types of which NumPy would show the bits
+_BYTES = {"bfloat16": 16, "float8e4m3fn": 17, "float8e4m3fnuz": 18, "float8e5m2": 19, "float8e5m2fnuz": 20}  # by ONNX
 
 
 def main() -> None:
@@ -48,8 +49,9 @@ def _run(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any], so
         array = np.frombuffer(bytearray(source.read(feed["size"])), feed["dtype"])
         feeds[feed["name"]] = array.reshape(feed["shape"])
     session = _session(onnxruntime, sessions, request, data)
-    known = {entry.name for entry in (*session.get_inputs(), *session.get_overridable_initializers())}
-    feeds, names = {name: value for name, value in feeds.items() if name in known}, request["outputs"]
+    known = {entry.name: entry.type for entry in (*session.get_inputs(), *session.get_overridable_initializers())}
+    feeds = {name: _given(onnxruntime, value, known[name]) for name, value in feeds.items() if name in known}
+    names = request["outputs"]
     unread = {each.name for each in session.get_outputs() if any(bits in each.type for bits in _BITS)}
     names = [name for name in names if name not in unread]
     if not request["stacked"]:
@@ -57,6 +59,14 @@ def _run(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any], so
     each = feeds.pop(request["stacked"])
     made = [session.run(names, {**feeds, request["stacked"]: value}) for value in each]
     return dict(zip(names, map(np.stack, zip(*made, strict=True)), strict=True))
+
+
+def _given(onnxruntime: Any, value: Any, declared: str) -> Any:
+    """A value as a session takes it: by its bits, with their type, where NumPy has no such type."""
+    number = _BYTES.get(declared.removeprefix("tensor(").removesuffix(")"))
+    if number is None:
+        return value
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(value.view(f"u{value.itemsize}"), number)
 
 
 def _session(onnxruntime: Any, sessions: dict[str, Any], request: dict[str, Any], data: bytes) -> Any:
