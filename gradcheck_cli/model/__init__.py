@@ -7,7 +7,7 @@ branch may connect more, they come from the graph.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -24,7 +24,7 @@ from gradcheck_cli.errors import GradcheckError, NoGradientError, UsageError, di
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.model.request import Request, Seed, derive, name_results
-from gradcheck_cli.op import Ops
+from gradcheck_cli.op import Ops, operator_of
 from gradcheck_cli.points.dims import open_dims
 from gradcheck_cli.points.elements import ready_to_draw, spread, with_element
 from gradcheck_cli.points.point import Point, find_point
@@ -328,8 +328,18 @@ class Model(Displayed):
         tape = self.sample()
         assert isinstance(tape, Tape)
         if self._dependence is None:
-            self._dependence = Dependence.on(self.graph.inputs, tape, self.graph)
+            found = Dependence.on(self.graph.inputs, tape, self.graph)
+            sized = {*self._sized(tape, found.values)}
+            self._dependence = Dependence.on(self.graph.inputs, tape, self.graph, sized) if sized else found
         return self._dependence
+
+    def _sized(self, tape: Tape, values: Collection[str]) -> Iterator[str]:
+        """Results of composed operators whose static inputs are among `values`: none of their steps reads these."""
+        for node in self.graph.nodes:
+            op = operator_of(self.ops, node)
+            static = [node.inputs[i] for i in op.static.values() if i < len(node.inputs)] if op.composed else []
+            if not op.same_axes and any(n in tape.named and tape.named[n].name in values for n in static):
+                yield from (tape.named[n].name for n in node.outputs if n in tape.named)
 
 
 def _as_sampled(request: Request, tape: Tape) -> Request:

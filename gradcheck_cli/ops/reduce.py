@@ -335,5 +335,5 @@ REDUCE: list[Op] = [
        (ct.tape.apply("CumSum", ct, np.asarray(axis, np.int64), exclusive=exclusive, reverse=1 - reverse),),
        on(0), static={"axis": 1}, bind=bind_cumulation, linear="each", sparsity=along("axis"), integers={1: (0, 0)},
        same_axes=True, outline=like_first, elsewhere="one by one"),
-    composite("CumProd", cumprod, static={"axis": 1}, bind=bind_cumulation, integers={1: (0, 0)}),
+    composite("CumProd", cumprod, static={"axis": 1}, bind=bind_cumulation, integers={1: (0, 0)}, same_axes=True),
 ]  # fmt: skip

@@ -179,6 +179,20 @@ def test_a_shape_that_follows_from_a_value_is_open(make: Make):
     assert dy.shape == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("op", "size", "given"),
+    [("ReduceL1", [1], (2, 1)), ("ReduceSum", [1], (2, 1)), ("CenterCropPad<axes=[0,1]>", [3, 4], (3, 4))],
+)
+def test_a_shape_that_follows_from_what_a_composed_operator_is_given_is_open(
+    make: Make, op: str, size: list[int], given: tuple[int, ...]
+):
+    inputs = {"x": [2, 3], "s": {"shape": [len(size)], "dtype": "int64"}}
+    model = make(f"y = {op}(x, s)\nz = Exp(y)\nw = Sin(x)", inputs, outputs=["y", "z", "w"])
+    assert [model[n].shape for n in "yzw"] == [(None, None), (None, None), (2, 3)]
+    [dx] = gc.gradients(model["z"], model["x"], grad_ys=[np.ones(given)])
+    assert gc.run([dx], {"x": np.ones((2, 3)), "s": size})[0].shape == (2, 3)
+
+
 def test_shapes_are_held_against_the_run(make: Make):
     model = make(*RESHAPE)
     fed = {"s": [2, 3]}
