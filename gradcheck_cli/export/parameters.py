@@ -189,7 +189,8 @@ def rows_apart(graph: Graph) -> Graph:
     scan = Node("Scan", tuple(rows), graph.outputs, {"body": body, "num_scan_inputs": len(rows)}, name="rows")
     outer = {n: TensorType(graph.types[n].dtype, None if (s := _behind(graph, n, batch)) is None else (batch, *s))
              for n in graph.outputs}  # fmt: skip
-    constants = {**graph.constants, axes: np.array([0], np.int64)}
+    constants = {names.get(n, n): value for n, value in graph.constants.items()}  # results that are zeros are constants
+    constants[axes] = np.array([0], np.int64)
     return replace(graph, nodes=(scan,), constants=constants, types={**graph.types, **outer})
 
 

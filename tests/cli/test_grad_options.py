@@ -127,6 +127,26 @@ def test_rows_of_weights_that_are_inputs(gradcheck: Command) -> None:
     np.testing.assert_allclose(found["b_grad"], slopes(X, W, 0), rtol=1e-5, atol=1e-6)
 
 
+ROUNDED = {  # a weight whose derivative is 0 for every row
+    "everywhere": (NET.replace("Add(m, b)", "Add(m, r) r = Round(b)"), ["--unconnected", "zero"]),
+    "in a branch": ("""<ir_version: 9, opset_import: ["" : 18]> net (float[N,3] x) => (float y)
+        <float[3,4] w = {1, 2, 0.5, -1, 3, -2, 0.1, 0.7, -0.3, 0.9, 2, 1}, float[4] b = {0, 1, -1, 0.5}>
+        { m = MatMul(x, w) s = ReduceSum<keepdims = 0>(m) z = Constant<value_float = 0.0>() c = Greater(s, z)
+          h = If(c) <then_branch = t () => (float[N,4] u) { u = Tanh(m) },
+                     else_branch = e () => (float[N,4] u) { a = Add(m, b) u = Sign(a) }>
+          y = ReduceSum<keepdims = 0>(h) }""", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_rows_have_zeros_for_a_weight_that_is_rounded(name: str, gradcheck: Command) -> None:
+    text, options = ROUNDED[name]
+    found = given(written(gradcheck, "--per-sample", "--params", *options, text=text), x=X)
+    np.testing.assert_array_equal(found["b_grad"], np.zeros((5, 4)))
+    assert found["w_grad"].shape == (5, 3, 4)
+    assert found["w_grad"].any()
+
+
 NO_ROWS = {
     "no open dimension": (NET.replace("N", "5"), "--per-sample needs a batch: an input whose first dimension is open"),
     "an open dimension without a name": (NET.replace("N", "?"), "is open and has a name; that of 'x' has none"),
