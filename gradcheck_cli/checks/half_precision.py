@@ -25,7 +25,7 @@ from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, Graph, is_inexact
 from gradcheck_cli.jacobian.cost import forward_work
-from gradcheck_cli.jacobian.directions import reals
+from gradcheck_cli.jacobian.directions import flat, reals
 from gradcheck_cli.jacobian.jacobian import Backward
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import Point, in_its_dtype
@@ -79,8 +79,10 @@ class Precisions:
         columns = self._columns(problem, pairs, budget)
         weights = np.zeros((len(columns), reals(problem.value(y))))
         weights[np.arange(len(columns)), columns] = 1
+        spoilt = np.isnan(flat(narrow.named[y].value)) & np.isfinite(flat(problem.value(y)))
         rows = zip(backward.along(weights, budget), beside.along(weights, budget), strict=True)
         for x, (wide, other) in zip(xs, rows, strict=True):
+            other = np.where(spoilt[columns, None], np.nan, other)  # a rule may take NaN for what is masked later on
             shapes = problem.value(x).shape, problem.value(y).shape
             found = compared(wide, other, columns, shapes, narrow.named[x].dtype)
             yield structs.replace(found, point=index, first=_first_loss(problem, narrow, x, found))

@@ -177,6 +177,9 @@ LOST: dict[str, tuple[gc.Model, list[float], tuple[str, str, str]]] = {
     "forwards, too small": (
         narrow(("Mul", "x a", "h"), ("Exp", "h", "y"), dtype="float16", a=-30.0), [1.0, 0.9, 1.0, 0.9],
         ("underflow", "forward", "Exp")),
+    "forwards, a mask that is added twice": (
+        narrow(("Add", "x a", "h"), ("Add", "h a", "m"), ("Softmax", "m", "y"), dtype="float16", a=-65504.0),
+        [1.0, 0.9, 1.0, 0.8], ("overflow", "forward", "Add")),
 }  # fmt: skip
 
 
@@ -235,6 +238,17 @@ def test_a_gradient_that_is_not_finite_in_half_precision_is_said_to_be_so(dtype:
     assert precision.dtype == dtype
     assert precision.nonfinite > 0
     assert "nonfinite" in record.gradient["health"].shows
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_result_that_is_no_number_in_half_precision_has_no_gradient_there(dtype: str):
+    """A mask of the largest number, added twice, is infinite there, and the softmax of such a row NaN."""
+    most = float(ml_dtypes.finfo(DTYPES[dtype]).max)
+    tested = narrow(("Add", "x m", "h"), ("Add", "h m", "a"), ("Softmax", "a", "y"), dtype=dtype, m=-most)
+    record = check(tested, value=[1.0, 2.0, -3.0, 0.5])
+    assert record.status == "pass"
+    assert np.isnan(record.gradient["precision"].narrow)
+    assert record.gradient["health"].shows == ("nonfinite", "precision")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
