@@ -143,6 +143,34 @@ def test_what_is_not_finite_in_both_agrees(tmp_path: Path) -> None:
     assert check(path).code == "GC302"
 
 
+LOST = {  # nodes whose result float32 cannot hold, and the number of entries that are lost
+    "the logarithm of a softmax": ("k = Mul (x, large)  s = Softmax (k)  y = Log (s)", 2),
+    "a mask that is added twice": ("h = Add (x, mask)  a = Add (h, mask)  y = Softmax (a)", 3),
+    "a square": ("k = Mul (x, large)  e = Mul (k, huge)  y = Mul (e, e)", 3),
+}
+FINITE = {
+    "a softmax": ("k = Mul (x, large)  y = Softmax (k)", 0),
+    "a mask of some entries": ("h = Add (x, some)  a = Add (h, some)  y = Softmax (a)", 0),
+}
+
+
+@pytest.mark.parametrize("name", LOST | FINITE)
+def test_results_that_are_not_finite_in_the_dtype_of_the_model_are_told(tmp_path: Path, name: str) -> None:
+    nodes, number = (LOST | FINITE)[name]
+    most = np.finfo(np.float32).max
+    path = save(
+        tmp_path / "m.onnx", f"m (float[3] x) => (float[3] y) {{ {nodes} }}",
+        large=np.float32(300), huge=np.float32(1e30), mask=-most, some=np.float32([0, -most, 0]),
+    )  # fmt: skip
+    record = check(path, x_init_value={"x": [1, 2, 3]})
+    told = [note for note in record.notes if "not finite in float32" in note]
+    assert (record.status, record.forward["agrees"], len(told)) == ("pass", True, bool(number))
+    assert all(f"{number} of 3 entries of 'y' are not finite in float32, in which onnxruntime" in note for note in told)
+    asked = check(path, x_init_value={"x": [1, 2, 3]}, dtype="model")
+    assert not any("not finite in float32" in note for note in asked.notes)  # it has a line of its own
+    assert ("nonfinite" in asked.gradient["health"].shows) is bool(number)
+
+
 # What does not
 
 

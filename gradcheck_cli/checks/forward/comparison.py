@@ -31,7 +31,7 @@ from gradcheck_cli.checks.forward.runtime import (
     installed,
     overflows,
 )
-from gradcheck_cli.errors import GradcheckError, UsageError
+from gradcheck_cli.errors import GradcheckError, UsageError, counted, plural
 from gradcheck_cli.formats import SPEC_SUFFIXES
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Graph, describe, is_inexact
@@ -139,7 +139,8 @@ class RuntimeComparison:
             return check
         forward = held.record(self.source.graph, self.reason or "it was not computed")
         gates = (*check.gates, FORWARD) if forward["agrees"] is False else check.gates
-        return replace(check, forward=forward, gates=gates)
+        notes = (*check.notes, held.lost) if held.lost and forward["agrees"] else check.notes
+        return replace(check, forward=forward, gates=gates, notes=notes)
 
     def _hold_shipped(self, point: Point) -> None:
         """Compares the run with the outputs that ship with the model."""
@@ -200,6 +201,7 @@ class RuntimeComparison:
         looked = self._looked(asked, open_, until) if open_ else None
         for y in ys:
             theirs, held = asked.answer[y], self.held[y]
+            held.lost = held.lost or _lost(y, tape.named[y].value, theirs)
             if looked is not None and y in open_ and (unfit := looked.overflow(y, self.source.graph)):
                 held.unfit = unfit
                 continue
@@ -322,6 +324,16 @@ def _finite(tape: Tape, y: str) -> bool:
     return not value.size or not is_inexact(value.dtype) or bool(np.isfinite(value).any())
 
 
+def _lost(y: str, ours: Array, theirs: Array) -> str:
+    """Sentence on entries of a y that are finite here and not in the dtype of the model; "" if there are none."""
+    if ours.shape != theirs.shape or not is_inexact(theirs.dtype):
+        return ""
+    lost, dtype = int(np.sum(np.isfinite(ours) & ~np.isfinite(theirs))), theirs.dtype.name
+    told = f"{lost} of {counted(ours.size, 'entry')} of {y!r} {plural(lost, 'is', 'are')} not finite in {dtype}"
+    told += f", in which {NAME} computes; --dtype model says what is left of the gradient there"
+    return told if lost else ""
+
+
 class Looked(Struct):
     """Nodes that differ on their own; results that could not be compared, or the reason why the comparison stopped."""
 
@@ -369,8 +381,8 @@ class Looked(Struct):
 class ForwardResult(Struct):
     """One y over all points: the runs it was compared with, the largest errors, and the differences if any.
 
-    `unfit` is the reason why it is not compared, `said` a note although it agrees; `refused`: onnxruntime does not
-    accept the model.
+    `unfit` is the reason why it is not compared, `said` a note although it agrees, `lost` one on entries that are finite
+    here alone; `refused`: onnxruntime does not accept the model.
     """
 
     y: str
@@ -380,6 +392,7 @@ class ForwardResult(Struct):
     how: list[str] = field(default_factory=list)
     first: Differing | None = None
     said: str = ""
+    lost: str = ""
     unfit: str = ""
     refused: bool = False
 
