@@ -92,6 +92,28 @@ def test_a_masked_softmax_of_nothing_passes():
     assert (record.status, record.gradient["finite"]) == ("pass", True)
 
 
+NOTHING, REST = ("IsNaN", "s", "none"), ("Where", "none zero s", "y")
+MASKED = {  # nodes that mask a softmax; True if NaN comes back to x in PyTorch and JAX
+    "by a sum": ((("Add", "x mask", "h"), ("Softmax", "h", "s"), NOTHING, REST), True),
+    "by a sum, of what a weight gives": (
+        (("Mul", "x w", "g"), ("Add", "g mask", "h"), ("Softmax", "h", "s"), NOTHING, REST), True),
+    "by a choice": ((("Where", "off mask x", "h"), ("Softmax", "h", "s"), NOTHING, REST), False),
+    "in part": ((("Add", "x part", "h"), ("Softmax", "h", "s"), NOTHING, REST), False),
+    "behind x": ((("Softmax", "mask", "s"), NOTHING, ("Where", "none zero s", "p"), ("Mul", "p x", "y")), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["full", "nodes", "directional", "sampled"])
+@pytest.mark.parametrize("name", MASKED)
+def test_a_softmax_of_nothing_that_other_frameworks_make_nan_of_is_told(name: str, mode: Any):
+    nodes, told = MASKED[name]
+    mask = np.array([[0.0, -np.inf, 0.0], [-np.inf, -np.inf, -np.inf]])
+    constants = {"mask": mask, "part": mask[:1], "off": np.isinf(mask), "zero": 0.0, "w": 2.0}
+    record = check(model(*nodes, x=(2, 3), constants=constants), value=np.ones((2, 3)) * [1, 2, 3], mode=mode)
+    assert (record.status, record.gradient["finite"]) == ("pass", True)
+    assert [" Softmax 's' is NaN along lines of -infinity alone" in note for note in record.notes] == [True] * told
+
+
 @pytest.mark.parametrize("method", ["complex-step", "richardson", "central", "forward"])
 @pytest.mark.parametrize("mode", ["full", "directional"])
 def test_numbers_at_the_edge_of_the_range_raise_no_warning(mode: str, method: str):

@@ -18,8 +18,9 @@ from typing import Any
 from weakref import ref
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
+from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import Course, Descended, check_rules, inexact, pull_back, units_between
 from gradcheck_cli.autodiff.tape import Held, Step, Tape, Unit, Var
 from gradcheck_cli.checks.health.layers import (
@@ -37,6 +38,7 @@ from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError
 from gradcheck_cli.graph import Array, computing, is_inexact
 from gradcheck_cli.jacobian.cost import forward_work
+from gradcheck_cli.ops.activation import softmax_vjp
 from gradcheck_cli.points.more import MorePoints
 from gradcheck_cli.results.measures import SAMPLES, WORDS, Health, Layer, Nonfinite, Spot, assessed
 from gradcheck_cli.results.record import OUTCOMES, Check, Gradient, gates_from
@@ -87,7 +89,8 @@ class Checkups:
         glanced = record.status == "pass" and not record.entries.get("checked")
         if glanced or (record.gradient and record.mode != "full"):
             found.update(checkup.figures(record.x))
-        return replace(record, gradient=found if health is None else {**found, "health": health})
+        notes = (*record.notes, *checkup.masked(record.x))
+        return replace(record, gradient=found if health is None else {**found, "health": health}, notes=notes)
 
 
 class Dependents:
@@ -158,7 +161,9 @@ class Checkup:
             return False
         broken = None if way.broken is None else spot_of(way.broken)
         forward = culprit(tape, y) if broken else None
-        visit = Visit(Course(way.units), drafts(tape, way.units, data), norms, forward, broken)
+        empty = next((unit for unit in way.units if _without_shares(tape, unit)), None)
+        masked = {} if empty is None else dict.fromkeys(_spoilt(tape, y, [*ends], descended.start), spot_of(empty))
+        visit = Visit(Course(way.units), drafts(tape, way.units, data), norms, forward, broken, masked)
         for x in xs:
             self.visits.setdefault(x, []).append(visit)
         if sum(ct.nbytes for ct in ends.values()) <= _HELD:
@@ -178,6 +183,13 @@ class Checkup:
             known = bool(names) and self.y in tape.named
             self._program = Program(tape, names, [tape.named[self.y].name]) if known else None
         return self._program
+
+    def masked(self, x: str) -> tuple[str, ...]:
+        """A note on a softmax without any share, from which PyTorch and JAX pass NaN on to x."""
+        name, visits = self.names.get(x, ""), self.visits.get(x, ())
+        spot = next((visit.masked[name] for visit in visits if name in visit.masked), None)
+        said = "is NaN along lines of -infinity alone, which the model masks: no gradient flows there here, but the softmax"
+        return () if spot is None else (f"{spot} {said} of PyTorch and of JAX passes NaN on",)
 
     @property
     def wanted(self) -> int:
@@ -341,6 +353,25 @@ def _finite(tape: Tape, names: Iterable[str]) -> bool:
     return all(np.isfinite(tape.values[n]).all() for n in names if n and is_inexact(tape.values[n].dtype))
 
 
+def _without_shares(tape: Tape, unit: Unit) -> bool:
+    """True for a softmax of lines of -infinity alone."""
+    return unit.op.vjp is softmax_vjp and bool(np.isnan(tape.values[unit.outputs[0]]).any())
+
+
+def _spoilt(tape: Tape, y: str, xs: Sequence[str], start: Array) -> list[str]:
+    """The xs that NaN comes back to by the plain rule of a softmax, which passes on what it is."""
+
+    def plain(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
+        return (y * (ct - sym.sum(ct * y, (axis,))),)
+
+    way = Descent(tape, y, xs, watched=False)
+    way.units = [
+        structs.replace(unit, op=replace(unit.op, vjp=plain)) if unit.op.vjp is softmax_vjp else unit
+        for unit in way.units
+    ]
+    return [name for name, ct in way.cotangents(start) if name in way.xs and np.isnan(ct).any()]
+
+
 class Visit(Struct, frozen=True, dict=True):
     """One y at one point: the way there, its nodes, cotangents by name, and the nodes that made NaN or infinity."""
 
@@ -349,6 +380,7 @@ class Visit(Struct, frozen=True, dict=True):
     norms: Norms
     forward: Spot | None
     backward: Spot | None
+    masked: Mapping[str, Spot]  # xs that NaN comes back to where a softmax without any share passes it on
 
     @cached_property
     def ranks(self) -> dict[Key, int]:
