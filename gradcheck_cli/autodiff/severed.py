@@ -7,6 +7,7 @@ goes on in float arithmetic; results that end as a shape, an index or a conditio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 
@@ -19,6 +20,7 @@ from gradcheck_cli.results.measures import Partly, Severed, Spot
 _FEW = 16
 _SHOWN = 3  # nodes named in a sentence
 _MADE_OF = "pkg.torch.onnx.fx_node"  # metadata of a node: what it was in PyTorch
+_DETACHED = re.compile(r"%detach(_\d+)?\b")  # there, a tensor that a detach gave
 
 
 class Severance:
@@ -91,7 +93,18 @@ class Severance:
 
     @cached_property
     def _detaching(self) -> list[Edge]:
-        return [w for w in self.flow.edges if "aten.detach" in w.node.metadata.get(_MADE_OF, "") and self.passes(w)]
+        return [w for w in self.flow.edges if self.passes(w) and (is_detach(w) or self._reads_detached(w))]
+
+    def _reads_detached(self, edge: Edge) -> bool:
+        """True for an edge that a detach was left out of, which the note on the node that reads it still names.
+
+        What the node reads besides stands in that note by its own name, or was made by another part of the same.
+        """
+        note, (_, name) = edge.node.metadata.get(_MADE_OF, ""), edge.source
+        if not _DETACHED.search(note) or re.search(rf"%{re.escape(name)}\b", note):
+            return False
+        makers = [w.node for w in self.flow.into(edge.source)]
+        return bool(makers) and all(node.metadata.get(_MADE_OF) != note for node in makers)
 
     def mended(self, x: str, y: str) -> bool:
         """True if `--straight-through` would let a gradient through that is cut off now."""
@@ -111,6 +124,11 @@ class Severance:
         last = (t for t in alive & following
                 if not any(self.passes(edge) and edge.source in following for edge in self.flow.into(t)))  # fmt: skip
         return [w for t in last for w in self.flow.out_of(t) if self.passes(w) and w.target in alive]
+
+
+def is_detach(edge: Edge) -> bool:
+    """True for an edge through a detach, which a file holds as an Identity."""
+    return "aten.detach" in edge.node.metadata.get(_MADE_OF, "")
 
 
 def last_with_gradient(flow: Flow, xs: Iterable[str], ys: Iterable[str], names: Iterable[str]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from gradcheck_cli.autodiff.reach import Flow, any_edge, live, straight
-from gradcheck_cli.autodiff.severed import Severance, in_part, last_with_gradient, said_of_cancelled, spots
+from gradcheck_cli.autodiff.severed import Severance, in_part, is_detach, last_with_gradient, said_of_cancelled, spots
 from gradcheck_cli.checks.claims.claim import Gradients
 from gradcheck_cli.errors import listed, quoted
 from gradcheck_cli.graph import Graph
@@ -117,10 +117,10 @@ def _has_gradient(severance: Severance, x: str, y: str) -> bool:
 def _alive(check: Check, found: Severed | None, severance: Severance) -> Check:
     """A record of a pair with a gradient: its verdict stays, and notes name what cuts off a part of it."""
     said = said_of_cancelled(severance, [check.x], check.y)
-    if through := severance.detached([check.x], check.y):
-        said.append(
-            f"{_listed(spots(through))}: detached in PyTorch, so that no gradient goes through there as it does here"
-        )
+    through = severance.detached([check.x], check.y)
+    for what, holds in ("detached", True), ("reads what was detached", False):
+        if there := spots(edge for edge in through if is_detach(edge) is holds):
+            said.append(f"{_listed(there)}: {what} in PyTorch, so that no gradient goes through there as it does here")
     if found is None or found.partial is None:
         return replace(check, notes=(*check.notes, *said)) if said else check
     what = "one summand of y has" if found.partial.kind == "sum" else "some entries of x have"

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from gradcheck_cli.autodiff.backward import add_n
 from gradcheck_cli.autodiff.reach import Flow, live, straight
-from gradcheck_cli.autodiff.severed import Severance, said_of_cancelled
+from gradcheck_cli.autodiff.severed import Severance, is_detach, said_of_cancelled
 from gradcheck_cli.errors import UsageError, named, shown
 from gradcheck_cli.export.derivatives import Derivatives, derivatives
 from gradcheck_cli.export.gradient_graph import Written, graph_of
@@ -220,7 +220,8 @@ class _Making(Struct, frozen=True):
                 raise UsageError(f"--loss {self.loss}: it does not depend on {named(left)} by a gradient{instead}.")
             found, opened, added = self._differentiated(model, loss, left)
             said.insert(0, f"not trained: {named(left)}; the loss does not depend on them by a gradient{instead}")
-        if through := dict.fromkeys(w.target[1] for w in severance.detached(found.params, loss)):
+        detached = severance.detached(found.params, loss)
+        if through := dict.fromkeys((w.target if is_detach(w) else w.source)[1] for w in detached):
             said.append(f"{named(through)} (detached in PyTorch): gradients go through here, and train the weights before "
                         "it too; --trainable '!GLOB' leaves weights out")  # fmt: skip
         found = structs.replace(found, notes=(*found.notes, *said))

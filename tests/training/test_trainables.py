@@ -251,6 +251,37 @@ def test_what_pytorch_detached_is_told_where_weights_lie_before_it(
     assert [note for note in checked if "detached" in note] == ([said] if where else [])
 
 
+LEFT_OUT = {  # nodes, each with its name and operands in PyTorch; the one that reads what was detached, and that tensor
+    "by a product": ([("a = MatMul (x, w)", "a", "%x, %w"), ("d = Mul (a, x)", "d", "%detach, %x")], "node 1 Mul 'd'", "a"),
+    "by a part of a layer": (
+        [("a = MatMul (x, w)", "a", "%x, %w"), ("val = MatMul (a, w)", "d", "%detach_2, %p_w, %p_bias"),
+         ("d = Add (val, net_DOT_bias)", "d", "%detach_2, %p_w, %p_bias")], "node 1 MatMul 'val'", "a"),
+    "by nothing, of a tensor of that name": (
+        [("detach = MatMul (x, w)", "detach", "%x, %w"), ("d = Mul (detach, x)", "d", "%detach, %x")], "", ""),
+    "by nothing, of a name that begins so": (
+        [("a = MatMul (x, w)", "a", "%x, %w"), ("d = Mul (a, x)", "d", "%detached_1, %x")], "", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_detach_that_the_exporter_left_out_is_told_where_its_result_is_read(name: str, tmp_path: Path) -> None:
+    parts, node, tensor = LEFT_OUT[name]
+    model = proto(f"""g (double[N, 2] x) => (double[N, 2] y)
+        <double[2, 2] w = {{1, 2, 3, 5}}, double[2] net_DOT_bias = {{1, 2}}>
+        {{ {" ".join(part for part, *_ in parts)} y = Add (d, net_DOT_bias) }}""")
+    for made, (_, result, operands) in zip(model.graph.node, parts, strict=False):
+        text = f"%{result} : [num_users=1] = call_function[target=torch.ops.aten.some.Tensor](args = ({operands}), ...)"
+        made.metadata_props.add(key="pkg.torch.onnx.fx_node", value=text)
+    onnx.save(model, tmp_path / "m.onnx")
+    said = f"{node}: reads what was detached in PyTorch, so that no gradient goes through there as it does here"
+    notes = gc.check(gc.load(tmp_path / "m.onnx"), "x", "y").checks[0].notes
+    assert [note for note in notes if "detached" in note] == [said] * bool(node)
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t")
+    assert [note.partition(" (detached in PyTorch)")[0] for note in step.notes if "detached" in note] == [
+        tensor
+    ] * bool(node)
+
+
 MERGED = """g (double[N, 2] x) => (double[N, 2] y) <double[2, 2] w = {1, 2, 3, 5}, double[2] net_DOT_bias = BIAS>
     { a = MatMul (x, w) c = Add (a, net_DOT_bias) d = MatMul (c, w) e = Add (d, net_DOT_bias) y = MatMul (e, w) }"""
 
