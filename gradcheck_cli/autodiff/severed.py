@@ -14,7 +14,7 @@ from functools import cached_property
 from gradcheck_cli.autodiff.reach import Edge, Flow, Tensor, any_edge, live, straight
 from gradcheck_cli.errors import listed
 from gradcheck_cli.op import operator_of
-from gradcheck_cli.op.batching import elementwise
+from gradcheck_cli.op.batching import elementwise, shape_only
 from gradcheck_cli.results.measures import Partly, Severed, Spot
 
 _FEW = 16
@@ -61,11 +61,15 @@ class Severance:
         return found
 
     def cuts(self, x: str, y: str) -> list[Edge]:
-        """The edges at which the derivative by x ends: the first cut on each path from x to y."""
+        """The edges at which the derivative by x ends: the first cut on each path from x to y.
+
+        Sizes of x count only where nothing else is cut, as nobody looks for a gradient there.
+        """
         needed = self.before(y, any_edge)
         found = self.behind(x, self.passes)
         leading = (w for t in found & needed for w in self._edges(t, needed))
         cut = [w for w in leading if not self.passes(w) and w.target in needed]
+        cut = [w for w in cut if operator_of(self.flow.ops, w.node).batching is not shape_only] or cut
         return [w for w in cut if w.cut != "cancels"] or cut
 
     def _edges(self, source: Tensor, targets: Collection[Tensor]) -> Iterable[Edge]:

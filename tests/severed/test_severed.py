@@ -84,6 +84,28 @@ def test_a_severed_pair_has_no_words_of_health(tested: ModelProto) -> None:
     )
 
 
+SIZED = """s = Shape (x)  z = ConstantOfShape (s)  a = Add (x, z)  t = Shape (x)  o = ConstantOfShape (t)
+           u = Shape (x)  v = Expand (one, u)  b = Add (o, v)"""
+SIZES = {  # how it goes on, the operators that cut x off, and what is said of them
+    "and a rounding": ("q = Round (a)  y = Add (q, b)", ["Round"], "its derivative is zero wherever it exists"),
+    "and a quantizer": (
+        "q = QuantizeLinear (a, one, zero)  d = DequantizeLinear (q, one, zero)  y = Add (d, b)", ["QuantizeLinear"],
+        "quantized for inference"),
+    "alone": ("y = Mul (b, b)", ["Shape", "Shape"], "its derivative is zero wherever it exists"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_of_x_are_named_as_its_cut_where_there_is_no_other(name: str) -> None:
+    """Files with open dimensions read the shape of x wherever they make a tensor like it."""
+    nodes, ops, reason = SIZES[name]
+    text = f"a (float[2,3] x) => (float[2,3] y) {{ {SIZED} {nodes} }}"
+    proto = net(text, one=np.float32(1), zero=np.uint8(128))
+    [record] = records(proto).values()
+    assert (record.status, record.severed and [spot.op for spot in record.severed.cut]) == ("severed", ops)
+    assert reason in record.message
+
+
 def test_a_failure_comes_before_a_cut() -> None:
     """An operator that says of a smooth operand that it has no derivative is wrong, as ever."""
     lying = {**OPS, ("", "Tanh"): replace(OPS["", "Tanh"], vjp=OPS["", "Round"].vjp, cuts=rounding)}
