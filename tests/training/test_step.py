@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -665,25 +666,51 @@ def test_copies_of_equal_values_are_weights_of_their_own(values: str, tmp_path: 
         np.testing.assert_allclose(made["l1.bias_next"], bias - 0.5 * sum(gradients), rtol=1e-9)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float", "double"])
-def test_the_recipe_of_the_documentation_writes_the_trained_model(dtype: str, tmp_path: Path) -> None:
-    """With weights that the exporter wrote as copies, and in the dtype of the model: it computes as eval.onnx does."""
-    text = COPIES.replace("VALUES", "{0, 0}").replace("double", dtype)
-    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
-    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t")
-    trained = {n: v + np.array([0.5, -0.25]) * (i + 1) for i, (n, v) in enumerate(step.init.items()) if v.ndim}
-    np.savez(tmp_path / "checkpoint.npz", **{n: v.astype(step.init[n].dtype) for n, v in trained.items()})
+WRITTEN: dict[str, tuple[str, dict[str, str]]] = {
+    **{f: (COPIES.replace("VALUES", "{0, 0}").replace("double", f), {}) for f in ("float16", "float", "double")},
+    "low-rank factors": ("{ y = MatMul (x, w) }", {"lora": "1:w"}),
+    "a node": ("{ k = Constant <value = float[2] {1, 2}> () y = Mul (x, k) }", {}),
+    "a branch": ("""{ yes = Constant <value = bool {1}> () y = If (yes) <
+        then_branch = a () => (float[N,2] u) <float[2,2] v = {1, 2, 3, 4.5}> { u = MatMul(x, v) },
+        else_branch = b () => (float[N,2] u) { u = Mul(x, x) }> }""", {}),
+    "a weight that is tied to its transpose": ("{ a = MatMul (x, w) b = Tanh (a) y = MatMul (b, val_1) }", {}),
+    "a weight that was kept once for two layers": ("{ a = Add (x, net_bias) b = Tanh (a) y = Mul (b, net_bias) }", {}),
+    "statistics": ("{ y, j, k = BatchNormalization <training_mode = 1> (x, one, net_bias, zero, one) }", {}),
+}  # fmt: skip
+HOLDS = """<float[2,2] w = {1, 2, 3, 4.5}, float[2,2] val_1 = {1, 3, 2, 4.5}, float[2] net_bias = {0, 0},
+    float[2] zero = {0, 0}, float[2] one = {1, 1}>"""
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_the_recipe_of_the_documentation_writes_the_trained_model(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the file kept a weight, and in the dtype of the model: it computes as eval.onnx does."""
+    body, options = WRITTEN[kind]
+    whole = f"""<ir_version: 10, opset_import: ["" : 18]> g (float[N,2] x) => (float[N,2] y) {HOLDS} {body}"""
+    model = onnx.parser.parse_model(body if body.startswith("<") else whole.replace("net_bias", '"net.bias"'))
+    for index, node in enumerate(model.graph.node):
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(["", f"layers.{index}", "linear"]))
+    path = tmp_path / "examples" / "mlp.onnx"
+    path.parent.mkdir()
+    onnx.save(model, path)
+    step = gc.training_step(gc.load(path), loss="mse:y,t", **options)
+    step.save(tmp_path / "tuned")
+    moved = {n: v + np.resize([0.5, 1.25], v.shape) * (i + 1) for i, (n, v) in enumerate(step.init.items()) if v.ndim}
+    trained = {n: v.astype(step.init[n].dtype) for n, v in {**step.init, **moved}.items()}
+    np.savez(tmp_path / "tuned" / "checkpoint.npz", **trained, batches_drawn=3)
     page = (Path(__file__).parents[2] / "docs/pages/examples/fine-tune.md").read_text()
-    [recipe] = [body for _, _, name, body in FENCE.findall(page) if name == "write.py"]
-    for there, here in {"examples/mlp.onnx": "m.onnx", "tuned/checkpoint.npz": "checkpoint.npz"}.items():
-        recipe = recipe.replace(there, (tmp_path / here).as_posix())
-    recipe = recipe.replace("tuned.onnx", (tmp_path / "tuned.onnx").as_posix())
-    subprocess.run([sys.executable, "-c", recipe], check=True)
-    onnx.checker.check_model(tmp_path / "tuned.onnx", full_check=True)
+    [recipe] = [text for _, _, name, text in FENCE.findall(page) if name == "write.py"]
+    (tmp_path / "write.py").write_text(recipe.replace("logits", "y"))
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("write.py")
+    written = onnx.load(tmp_path / "tuned.onnx")
+    onnx.checker.check_model(written, full_check=True)
+    assert [[each.name for each in side] for side in (written.graph.input, written.graph.output)] == [["x"], ["y"]]
     x = np.array([[0.5, 1.0]])
     [found] = gc.run([gc.load(tmp_path / "tuned.onnx")["y"]], {"x": x})
-    weights = {n: v for n, v in trained.items() if n in step.params}
-    [wanted] = gc.run([step.evaluate["y"]], {"x": x, **weights})
+    held = {n: v for n, v in trained.items() if n in step.evaluate.graph.inputs}
+    [wanted] = gc.run([step.evaluate["y"]], {"x": x, **held})
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
