@@ -52,17 +52,18 @@ def choose_x(
 
 def matched_params(
     graph: Graph, ys: Sequence[str], patterns: Sequence[str], trained: Sequence[str] = (), ops: Ops = OPS,
-    option: str = "--param ",
+    option: str = "--param ", never: Collection[str] = (),
 ) -> tuple[str, ...]:  # fmt: skip
-    """Constants by name or glob beside those in `trained`, of any role; a pattern that begins with ! leaves out.
+    """Constants by name or glob beside those in `trained`; a pattern that begins with ! leaves out.
 
-    If all patterns leave out, they leave out of the weights.  UsageError for a pattern that fits nothing.
+    If all patterns leave out, they leave out of the weights.  A pattern stands for constants in `never` where it fits
+    no others.  UsageError for a pattern that fits nothing.
     """
     known = differentiable_constants(graph, ys)
     wanted = [each for each in patterns if not each.startswith("!")]
     found = dict.fromkeys(trained if wanted or trained or not patterns else weights(graph, ys, ops=ops))
     for pattern in wanted:
-        found.update(dict.fromkeys(fitting(known, pattern, option)))
+        found.update(dict.fromkeys(without(fitting(known, pattern, option), never)))
     for pattern in patterns:
         if pattern.startswith("!"):
             for name in fitting(known, pattern[1:], f"{option}!"):
@@ -92,6 +93,11 @@ def fitting(known: Sequence[str], pattern: str, option: str) -> list[str]:
         by = "" if option.lstrip("-").startswith("y") else " by"
         raise UsageError(f"{option}{shown(pattern)} fits no tensor that can be differentiated{by}.{hint}")
     return found
+
+
+def without(names: Sequence[str], never: Collection[str]) -> list[str]:
+    """The names that are not in `never`; all of them if all are."""
+    return [n for n in names if n not in never] or [*names]
 
 
 def expanded(graph: Graph, names: Iterable[str], option: str) -> tuple[str, ...]:

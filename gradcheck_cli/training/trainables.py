@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +31,7 @@ from gradcheck_cli.points.targets import (
     readers_of,
     said_of_merged,
     weights,
+    without,
 )
 
 _PRODUCTS = {"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"}
@@ -64,10 +65,13 @@ def trained_inputs(
     graph, merged = _merged_apart(graph, {*weights(graph, ys, ops=ops), *_of_group_norms(graph)})
     graph, tied = _transposes_tied(graph)
     _require_needed(graph, ys, globs)
-    ranks = dict(_ranks(graph, ys, lora))
+    never = _no_weights(graph, ys, ops) if globs or lora else set()
+    ranks = dict(_ranks(graph, ys, lora, never))
     usual, kept = ((), []) if lora and not globs else _usual(graph, ys, ops)
     leaving_out = bool(globs) and all(glob.startswith("!") for glob in globs)
-    names = matched_params(graph, ys, globs, usual if leaving_out else (), ops, "--trainable ") if globs else usual
+    names = (
+        matched_params(graph, ys, globs, usual if leaving_out else (), ops, "--trainable ", never) if globs else usual
+    )
     both = set(names) & set(ranks)
     if both:
         raise UsageError(f"--lora and --trainable both name {', '.join(map(shown, sorted(both)))}.")
@@ -114,6 +118,12 @@ def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], 
                            "optimize=False)"),
             *_said_of_kept(kept, "one entry, or all values are equal", "")]  # fmt: skip
     return tuple(n for n in names if n not in folded), said
+
+
+def _no_weights(graph: Graph, ys: Sequence[str], ops: Ops) -> set[str]:
+    """Statistics, scales of quantizers, buffers and numbers of the code: no weights by what reads or declares them."""
+    roles = constant_roles(graph, ys, ops=ops)
+    return {n for n, found in roles.items() if found.role != WEIGHT and found.rule < 3} - {*_of_group_norms(graph)}
 
 
 def _is_folded(graph: Graph, name: str, declares: bool) -> bool:
@@ -289,14 +299,14 @@ def _module_of(node: Node) -> str:
     return scopes[-2] if len(scopes) > 1 else ""
 
 
-def _ranks(graph: Graph, ys: Sequence[str], lora: Iterable[str]) -> Iterator[tuple[str, int]]:
+def _ranks(graph: Graph, ys: Sequence[str], lora: Iterable[str], never: Collection[str]) -> Iterator[tuple[str, int]]:
     """The weights that get low-rank factors, with the rank."""
     known = [n for n in differentiable_constants(graph, ys) if graph.constants[n].ndim > 1]
     for text in lora:
         rank, _, glob = text.partition(":")
         if not rank.isdigit() or not int(rank) or not glob:
             raise UsageError(f"--lora {text}: write RANK:GLOB, such as --lora 8:'*attention*'.")
-        yield from ((name, int(rank)) for name in fitting(known, glob, "--lora "))
+        yield from ((name, int(rank)) for name in without(fitting(known, glob, "--lora "), never))
 
 
 def _adapted(graph: Graph, ranks: Mapping[str, int], rng: np.random.Generator) -> tuple[Graph, dict[str, Array]]:

@@ -172,6 +172,33 @@ def test_scales_of_a_group_norm_are_trained(scale: str, shift: str, kinds: dict[
     assert not any("kept here" in note for note in step.notes)
 
 
+NORMALIZED = """g (double[N, 2] x) => (double[N, 2] y)
+    <double[2, 2] net_DOT_w = {1, 2, 3, 5}, double[2] net_DOT_scale = {1, 2}, double[2] net_DOT_bias = {0.5, 1.5},
+     double[2] net_DOT_mean = {0.1, 0.2}, double[2] net_DOT_var = {1, 2}, double[2, 2] net_DOT_sines = {0, 1, 0.5, 0.25}>
+    { a = MatMul (x, net_DOT_w) b = Add (a, net_DOT_bias) c = MatMul (b, net_DOT_sines)
+      y = BatchNormalization (c, net_DOT_scale, net_DOT_bias, net_DOT_mean, net_DOT_var) }"""
+
+
+@pytest.mark.parametrize(
+    ("options", "trained"),
+    [
+        ({"trainable": "*"}, {"net.w", "net.scale", "net.bias"}),
+        ({"trainable": "net.?????"}, {"net.scale"}),
+        ({"trainable": "net.???"}, {"net.var"}),
+        ({"trainable": "*e*"}, {"net.w", "net.scale", "net.bias"}),
+        ({"trainable": "net.sines"}, {"net.sines"}),
+        ({"lora": "1:*"}, {"net.w.lora_A", "net.w.lora_B"}),
+        ({"lora": "1:net.sines"}, {"net.sines.lora_A", "net.sines.lora_B"}),
+    ],
+)
+def test_a_glob_stands_for_weights_where_it_fits_any(
+    options: dict[str, str], trained: set[str], tmp_path: Path
+) -> None:
+    """Not for the statistics and buffers of their modules, which PyTorch's parameters() does not give either."""
+    step = step_of(NORMALIZED, tmp_path, {"net.sines": "BUFFER", "net.w": "PARAMETER"}, **options)
+    assert {*step.params} == trained
+
+
 TIED = """g (double[N, 2] x) => (double[N, 2] y) <double[2, 2] head_DOT_weight = {1, 2, 3, 5}, double[2, 2] val_9 = OTHER>
     { h = MatMul (x, head_DOT_weight) g = Tanh (h) y = MatMul (g, val_9) }"""
 
