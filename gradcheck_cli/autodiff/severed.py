@@ -147,11 +147,16 @@ def spots(edges: Iterable[Edge]) -> tuple[Spot, ...]:
     return tuple(sorted({edge.at for edge in edges}, key=lambda spot: (spot.inside, spot.node)))
 
 
+def named_spots(spots: Iterable[Spot]) -> str:
+    """Nodes as text: "node 2 Round 'q', node 5 ArgMax 'i' and 3 more"."""
+    return listed(spots, _SHOWN)
+
+
 def said_of_cancelled(severance: Severance, xs: Iterable[str], y: str) -> list[str]:
     """A note on sums between xs and y that take away what they add: all that a file holds of a straight-through trick."""
     found = () if severance.passes is straight else spots(severance.cancelled(xs, y))
     meant = "if this was meant as straight-through, x + detach(q - x), the file does not hold the detach"
-    return [f"{listed(found, _SHOWN)} takes away what it adds: {meant}"] if found else []
+    return [f"{named_spots(found)} takes away what it adds: {meant}"] if found else []
 
 
 _SCALING, _SHIFTING = ("Div", "Mul"), ("Add", "Sub")

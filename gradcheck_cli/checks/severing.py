@@ -9,19 +9,26 @@ from typing import Any
 from msgspec import structs
 
 from gradcheck_cli.autodiff.reach import Flow, any_edge, live, straight
-from gradcheck_cli.autodiff.severed import Severance, in_part, is_detach, last_with_gradient, said_of_cancelled, spots
+from gradcheck_cli.autodiff.severed import (
+    Severance,
+    in_part,
+    is_detach,
+    last_with_gradient,
+    named_spots,
+    said_of_cancelled,
+    spots,
+)
 from gradcheck_cli.checks.claims.claim import Gradients
-from gradcheck_cli.errors import listed, quoted
+from gradcheck_cli.errors import quoted
 from gradcheck_cli.graph import Graph
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.targets import differentiable_constants, is_float, not_chosen
-from gradcheck_cli.results.measures import Severed, Spot
+from gradcheck_cli.results.measures import Severed
 from gradcheck_cli.results.record import Check, Gradient
 from gradcheck_cli.settings import Settings
 
 CODE = "GC107"
 _CONSTANT = "the gradient is piecewise constant in x"
-_SHOWN = 3  # nodes named in a sentence
 _CHOOSING = ("ArgMax", "ArgMin", "Hardmax")
 _OPEN = ("pass", "inconclusive")  # statuses that severed may replace; worse ones stay
 
@@ -120,11 +127,13 @@ def _alive(check: Check, found: Severed | None, severance: Severance) -> Check:
     through = severance.detached([check.x], check.y)
     for what, holds in ("detached", True), ("reads what was detached", False):
         if there := spots(edge for edge in through if is_detach(edge) is holds):
-            said.append(f"{_listed(there)}: {what} in PyTorch, so that no gradient goes through there as it does here")
+            said.append(
+                f"{named_spots(there)}: {what} in PyTorch, so that no gradient goes through there as it does here"
+            )
     if found is None or found.partial is None:
         return replace(check, notes=(*check.notes, *said)) if said else check
     what = "one summand of y has" if found.partial.kind == "sum" else "some entries of x have"
-    note = f"{what} no gradient: cut at {_listed(found.partial.cut)}"
+    note = f"{what} no gradient: cut at {named_spots(found.partial.cut)}"
     return replace(check, gradient={**check.gradient, "severed": found}, notes=(*check.notes, note, *said))
 
 
@@ -134,11 +143,11 @@ def sentence(found: Severed, x: str, y: str, severance: Severance) -> str:
     if all(spot.op.startswith("TreeEnsemble") for spot in found.cut):
         reason = "a tree ensemble is piecewise constant"
     elif found.partial is not None:
-        return f"cut at {_listed(found.cut)}: all that is left of the gradient leads through the scale it rounds by"
+        return f"cut at {named_spots(found.cut)}: all that is left of the gradient leads through the scale it rounds by"
     elif severance.quantized(x, y):
         reason = "quantized for inference; --straight-through checks it as training sees it"
-    end = f"goes back as far as {_listed(found.reached)}" if found.reached else "goes back no further than itself"
-    return f"cut at {_listed(found.cut)} ({reason}); the gradient of {y} {end}"
+    end = f"goes back as far as {named_spots(found.reached)}" if found.reached else "goes back no further than itself"
+    return f"cut at {named_spots(found.cut)} ({reason}); the gradient of {y} {end}"
 
 
 def advice(found: Severed, x: str, y: str, severance: Severance) -> tuple[str, ...]:
@@ -148,8 +157,3 @@ def advice(found: Severed, x: str, y: str, severance: Severance) -> tuple[str, .
     if severance.mended(x, y) and not severance.quantized(x, y):
         said.append("--straight-through gives it a gradient: rounding is then differentiated as the identity")
     return (*said_of_cancelled(severance, [x], y), *said)
-
-
-def _listed(spots: Sequence[Spot]) -> str:
-    """Nodes as text: "node 2 Round 'q', node 5 ArgMax 'i' and 3 more"."""
-    return listed(spots, _SHOWN)
