@@ -14,6 +14,7 @@ import math
 import os
 import signal
 import sys
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -132,6 +133,22 @@ def _threaded(
             waiting.extend((piece, crew.submit(_alone, run, piece)) for piece in islice(rest, 1))
     finally:
         wait([future for _, future in waiting if not future.cancel()])
+
+
+def shared_out(run: Callable[[int], Result], count: int, jobs: int) -> Iterator[Result]:
+    """Yields `run(0)`, `run(1)`, ... in order: once they have lasted, by processes that each do some of the rest.
+
+    Results of a process are pickled, and all else that it does is lost.
+    """
+    begun = time.monotonic()
+    for number in range(count):
+        left = count - number
+        if jobs > 1 and left > jobs and time.monotonic() - begun > _LASTING and _may_fork():
+            pieces = [range(i, i + 1) for i in range(number, count)]
+            work = partial(_alone, lambda piece: run(piece.start))
+            yield from (result() for _, result in forked(work, pieces, jobs, Counter()))
+            return
+        yield run(number)
 
 
 def _may_fork() -> bool:

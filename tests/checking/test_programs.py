@@ -21,7 +21,7 @@ import gradcheck_cli as gc
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.engine import chunks
-from gradcheck_cli.engine.chunks import Budget, in_chunks
+from gradcheck_cli.engine.chunks import Budget, in_chunks, shared_out
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import ROUNDINGS, RandomRounding, Rounding
 from gradcheck_cli.errors import GradcheckError, LimitError
@@ -240,6 +240,43 @@ def test_a_check_in_processes_is_the_same(method: str, monkeypatch: pytest.Monke
     assert dataclasses.replace(found, duration_s=0, peak_rss_mb=0) == dataclasses.replace(
         threaded, duration_s=0, peak_rss_mb=0
     )
+
+
+@on_linux
+@pytest.mark.parametrize("rule", ["Sigmoid", "Tanh"], ids=["right", "wrong"])
+def test_nodes_that_processes_look_at_are_what_one_process_finds(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = {**gc.OPS, ("", "Sigmoid"): dataclasses.replace(gc.OPS["", "Sigmoid"], vjp=gc.OPS["", rule].vjp)}
+    alone, started, original = check(layers(), ops=ops, mode="nodes", jobs=1), list[int](), chunks.forked
+    monkeypatch.setattr(chunks, "_LASTING", 0)
+    monkeypatch.setattr(chunks, "forked", lambda *given: started.append(1) or original(*given))
+    found = check(layers(), ops=ops, mode="nodes", jobs=2)
+    assert started
+    assert (found.status, found.suspect and found.suspect.node) == (
+        ("pass", None) if rule == "Sigmoid" else ("fail", 2)
+    )
+    assert dataclasses.replace(found, duration_s=0, peak_rss_mb=0) == dataclasses.replace(
+        alone, duration_s=0, peak_rss_mb=0
+    )
+    monkeypatch.setattr(chunks, "forked", None)  # a rule of others may not outlive a fork
+    other = {
+        **gc.OPS,
+        ("", "Sigmoid"): dataclasses.replace(ops["", "Sigmoid"], vjp=lambda ct, y, x: (ct * y * (1 - y),)),
+    }
+    assert check(layers(), ops=other, mode="nodes", jobs=2).status == "pass"
+
+
+@on_linux
+def test_what_is_shared_out_comes_in_order_and_ends_with_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "_LASTING", 0)
+    found = list(shared_out(lambda number: (number, os.getpid()), 9, 2))
+    assert [number for number, _ in found] == [*range(9)]
+    assert len({pid for _, pid in found} - {os.getpid()}) == 2
+    assert {pid for _, pid in shared_out(lambda number: (number, os.getpid()), 9, 1)} == {os.getpid()}
+    rest = shared_out(lambda number: time.sleep(600 * (number > 2)) or number, 100, 2)
+    assert [next(rest), next(rest), next(rest)] == [0, 1, 2]
+    assert len(active_children()) == 2
+    rest.close()  # type: ignore[attr-defined]
+    assert not active_children()
 
 
 def test_whoever_stops_listening_stops_the_chunks() -> None:
