@@ -19,6 +19,7 @@ from gradcheck_cli.errors import UsageError, counted, did_you_mean, shown
 from gradcheck_cli.export.trials import followed
 from gradcheck_cli.graph import FreshNames, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.model import Model, Tensor
+from gradcheck_cli.model.arguments import require_inexact
 from gradcheck_cli.op import Along, Op, composite, deciding
 from gradcheck_cli.ops.loss import picked_classes, reduced
 
@@ -157,6 +158,10 @@ def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: 
     options = _options(measure, [part for part in more if not (soft and part == "probabilities")], said)
     graph, made, types = model.graph, FreshNames(model.tensors).fresh(name), {}
     scores = model[prediction]
+    if known is LOSSES:
+        require_inexact(model, scores, f"{said}:")
+    if measure.classes and len(scores.shape) == 1:
+        options["axis"] = 0  # a single sample has no other
     if target not in model.tensors:
         types[target] = _target(scores, measure.classes and not soft, options.get("axis", 0), said)
     node = Node(measure.op.name, (scores.name, target), (made,), options, DOMAIN, name=made)

@@ -761,6 +761,28 @@ def test_accuracy_leaves_out_what_is_ignored(ignore: int, tmp_path: Path) -> Non
     assert found == pytest.approx(np.mean((scores(x).argmax(1) == labels)[kept]))
 
 
+ONE = """<ir_version: 9, opset_import: ["" : 18]> g (double[2] x) => (double[3] y, int64[3] best)
+    <double[3,2] w = {1, 2, 3, 4.5, -1, 0.5}> { y = MatMul (w, x) best = Cast <to = 7> (y) }"""
+
+
+@pytest.mark.parametrize("axis", ["", ",axis=0"])
+def test_the_only_axis_of_a_single_sample_is_that_of_its_classes(axis: str, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(ONE), tmp_path / "m.onnx")
+    options = {"loss": f"cross-entropy:y,label{axis}", "metrics": f"accuracy:y,label{axis}"}
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), optimizer="sgd", lr=1.0, **options)
+    x, w = np.array([0.5, -0.25]), step.init["w"]
+    made = stepped(step, x=x, label=np.array(2))
+    chosen = np.exp(log_softmax((w @ x)[None]))[0] - np.eye(3)[2]
+    np.testing.assert_allclose(made["w_next"], w - np.outer(chosen, x), rtol=1e-9)
+    assert made["accuracy"] == float((w @ x).argmax() == 2)
+
+
+def test_integers_are_no_prediction_of_a_loss(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(ONE), tmp_path / "m.onnx")
+    with pytest.raises(UsageError, match=r"^--loss mse:best,t: 'best' is int64: only floating-point"):
+        gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:best,t")
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another loss": ({"loss": "mean:scores,t"}, "write a tensor of the model, or mse:PREDICTION,TARGET"),
     "a loss of one tensor": ({"loss": "mse:scores"}, "compares two tensors"),
