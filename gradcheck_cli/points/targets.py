@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
+from typing import Any
 
 from msgspec import Struct
 
@@ -317,7 +318,7 @@ def omitted(graph: Graph, ys: Collection[str], ops: Ops = OPS) -> tuple[str, ...
 
 def is_flat(value: Array) -> bool:
     """True for real numbers that are all equal."""
-    return bool(value.dtype.kind in "fV" and value.size and (value == value.flat[0]).all())
+    return bool(value.dtype.kind in "fV" and value.size and _same(value, value.flat[0]).all())
 
 
 def said_of_merged(graph: Graph, names: Iterable[str], ops: Ops = OPS) -> Iterator[str]:
@@ -463,12 +464,17 @@ def _last(name: str) -> str:
     return re.split(r"[./]", name)[-1]
 
 
+def _same(values: Array, value: Any) -> Array:
+    """True for each value that is that one, which may be NaN."""
+    return (values == value) | ((values != values) & (value != value))
+
+
 def _kinds(value: Array) -> tuple[bool, bool]:
     """Tells if all values are equal, and if all are those of a mask: 0, 1 and large negative ones."""
     flat, equal, masking = value.reshape(-1), True, True
     for start in range(0, flat.size, _AT_ONCE):
         part = flat[start : start + _AT_ONCE]
-        equal = equal and bool((part == flat[0]).all())
+        equal = equal and bool(_same(part, flat[0]).all())
         masking = masking and bool(((part == 0) | (part == 1) | (part.real <= _LARGE_NEGATIVE)).all())
         if not equal and not masking:
             break

@@ -172,6 +172,15 @@ def test_scales_of_a_group_norm_are_trained(scale: str, shift: str, kinds: dict[
     assert not any("kept here" in note for note in step.notes)
 
 
+def test_what_is_no_number_is_no_weight(tmp_path: Path) -> None:
+    model = proto("""g (double[N, 2] x) => (double[N, 2] y) <double[2] net_DOT_w = {1, 2}, double[2] net_DOT_lost = {0, 0}>
+        { less = Less (x, net_DOT_w) a = Mul (x, net_DOT_w) y = Where (less, net_DOT_lost, a) }""")
+    lost = onnx.numpy_helper.from_array(np.full(2, np.nan), "net.lost")
+    next(each for each in model.graph.initializer if each.name == lost.name).CopyFrom(lost)
+    onnx.save(model, tmp_path / "m.onnx")
+    assert gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t").params == ("net.w",)
+
+
 NORMALIZED = """g (double[N, 2] x) => (double[N, 2] y)
     <double[2, 2] net_DOT_w = {1, 2, 3, 5}, double[2] net_DOT_scale = {1, 2}, double[2] net_DOT_bias = {0.5, 1.5},
      double[2] net_DOT_mean = {0.1, 0.2}, double[2] net_DOT_var = {1, 2}, double[2, 2] net_DOT_sines = {0, 1, 0.5, 0.25}>
