@@ -340,8 +340,8 @@ def said_of_merged(graph: Graph, names: Iterable[str], ops: Ops = OPS) -> Iterat
 
 
 def _is_kept(graph: Graph, name: str, roles: Sequence[str]) -> bool:
-    """True for what is a statistic too, or a buffer that several nodes read."""
-    return STATISTIC in roles or (graph.modules.get(name) is False and len(roles) > 1)
+    """True for what is a statistic too or has no role elsewhere, or a buffer that several nodes read."""
+    return bool({STATISTIC, ""}.intersection(roles)) or (graph.modules.get(name) is False and len(roles) > 1)
 
 
 def _readers(graph: Graph, ops: Ops) -> dict[str, list[str]]:

@@ -181,6 +181,21 @@ def test_what_is_no_number_is_no_weight(tmp_path: Path) -> None:
     assert gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t").params == ("net.w",)
 
 
+ONES = """g (double[N, 2] x) => (double[N, 2] y) <double[2, 2] net_DOT_w = {1, 2, 3, 5}, double[2] val_9 = {1, 1}>
+    { a = MatMul (x, net_DOT_w) b = LayerNormalization (a, val_9) y = READ }"""
+
+
+@pytest.mark.parametrize(("read", "told"), [("Mul (b, val_9)", True), ("Identity (b)", False)])
+def test_ones_that_an_exporter_fills_in_are_told_where_they_may_be_a_weight_too(
+    read: str, told: bool, tmp_path: Path
+) -> None:
+    """A LayerNormalization without weights needs ones, and equal tensors are kept once: here, those of a gain."""
+    step = step_of(ONES.replace("READ", read), tmp_path, {"net.w": "PARAMETER"})
+    assert step.params == ("net.w",)
+    said = "val_9 (all its values are equal, and 2 nodes read it): kept here, not trained"
+    assert [note.startswith(said) for note in step.notes] == [True] * told
+
+
 NORMALIZED = """g (double[N, 2] x) => (double[N, 2] y)
     <double[2, 2] net_DOT_w = {1, 2, 3, 5}, double[2] net_DOT_scale = {1, 2}, double[2] net_DOT_bias = {0.5, 1.5},
      double[2] net_DOT_mean = {0.1, 0.2}, double[2] net_DOT_var = {1, 2}, double[2, 2] net_DOT_sines = {0, 1, 0.5, 0.25}>
