@@ -15,7 +15,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import listed
-from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.graph import Array, Graph, describe
 from gradcheck_cli.op import Sides
 from gradcheck_cli.op.batching import shape_only
 from gradcheck_cli.results.record import BranchCounts, Check
@@ -77,6 +77,7 @@ class Branches:
         self.ranges: dict[Key, tuple[float, float]] = {}  # of the values that a node decides on
         self.verbs: dict[Key, str] = {}
         self.still: dict[Key, bool] = {}  # all of them were 0, where that is the node's kink
+        self.idle: dict[int, bool] = {}  # the loops whose bodies ran at no point, though what is fed decides on it
 
     def at(self, tape: Tape, feeds: Iterable[str], programs: Mapping[tuple[str, str], Program]) -> None:
         """One point; `programs` lead from x to y, by (x, y)."""
@@ -85,6 +86,12 @@ class Branches:
             if 0 <= step.origin < len(self.graph.nodes):
                 self._add(step, _taken(tape, step, decided) or self._chosen(tape, step, decided))
                 self._measure(step, tape, decided)
+        ran = {step.origin for step in tape.steps if step.place.inside}
+        for index, node in enumerate(self.graph.nodes):
+            if node.op == "Loop" and not decided.isdisjoint(
+                tape.named[n].name for n in node.inputs[:2] if n in tape.named
+            ):
+                self.idle[index] = self.idle.get(index, True) and index not in ran
         for pair, program in programs.items():
             keys = {_key(step) for _, step in program.steps}
             self.between.setdefault(pair, set()).update(keys.intersection({*self.seen, *self.ranges}))
@@ -96,7 +103,7 @@ class Branches:
                   for name, taken in self.seen[k].items() if not taken]  # fmt: skip
         total = sum(len(self.seen.get(k, ())) for k in keys)
         ranges = self._said_of_ranges(keys)
-        record = replace(record, notes=(*record.notes, *self._untold(record, keys)))
+        record = replace(record, notes=(*record.notes, *self._untold(record, keys), *self._never_run(record)))
         if not total and not ranges:
             return record
         branches: BranchCounts = {"total": total, "covered": total - len(missed), "missed": tuple(missed[:SHOWN])}
@@ -117,6 +124,13 @@ class Branches:
             yield f"all that {listed(still)} {'reads is 0, its' if len(still) == 1 else 'read is 0, their'} kink: " + (
                 "neither side was seen"
             )
+
+    def _never_run(self, record: Check) -> Iterator[str]:
+        """A note on loops from x to y whose bodies have not run."""
+        idle = [index for index, never in self.idle.items() if never]
+        way = self.graph.reached_from([record.x]) & self.graph.needed_for([record.y]) if idle else set()
+        if named := [describe(i, self.graph.nodes[i]) for i in idle if not way.isdisjoint(self.graph.nodes[i].outputs)]:
+            yield f"no point ran the body of {listed(named)}: what it computes was not checked"
 
     def _add(self, step: Step, taken: Seen) -> None:
         if taken:

@@ -264,6 +264,38 @@ def test_kinks_of_one_node_do_not_hide_that_another_reads_nothing_but_its_own():
     assert [note for note in record.notes if "its kink" in note] == [f"all that node 1 Relu 'a' {KINK}"]
 
 
+def looping(trips: str, condition: str = "") -> gc.Model:
+    """A loop over sin(s w), whose number of steps or whose condition is a tensor."""
+    state, flag = TensorType(np.dtype(np.float64), (4,)), TensorType(np.dtype(np.bool_), ())
+    nodes = (
+        Node("Mul", ("s", "w"), ("p",)), Node("Sin", ("p",), ("t",)), Node("Identity", ("f",), ("g",)),
+    )  # fmt: skip
+    types = {"i": TensorType(np.dtype(np.int64), ()), "f": flag, "s": state}
+    body = Graph(("i", "f", "s"), ("g", "t"), nodes, {}, types)
+    before = (
+        Node("ReduceMax", ("x",), ("m",), {"keepdims": 0}), Node("Cast", ("m",), ("n",), {"to": 7}),
+        Node("Greater", ("m", "one"), ("c",)), Node("Loop", (trips, condition, "x"), ("y",), {"body": body}),
+    )  # fmt: skip
+    constants = {"w": np.arange(1.0, 5.0), "one": np.float64(1), "none": np.int64(0), "two": np.int64(2)}
+    graph = Graph(("x",), ("y",), before, constants, {"x": state})
+    return gc.Model(Source(graph, "looping", nodes=len(before)), gc.OPS)
+
+
+@pytest.mark.parametrize("x", ["x", "w"])
+@pytest.mark.parametrize(
+    ("trips", "condition", "largest", "told"),
+    [("n", "", 0.5, True), ("n", "", 2.5, False), ("two", "c", 0.5, True), ("two", "c", 1.5, False),
+     ("none", "", 0.5, False), ("two", "", 0.5, False)],
+)  # fmt: skip
+def test_a_loop_whose_body_no_point_has_run_is_told_of(x: str, trips: str, condition: str, largest: float, told: bool):
+    """Nothing that is fed decides on constants: no other point would run it."""
+    value = {"x": [0.1, 0.2, 0.3, largest]}
+    [record] = gc.check(looping(trips, condition), x, "y", extra_feed_dict=value).checks
+    said = "no point ran the body of node 3 Loop 'y': what it computes was not checked"
+    assert record.status == "pass"
+    assert [note for note in record.notes if "Loop" in note] == [said] * told
+
+
 @pytest.mark.parametrize("elsewhere", [0.5, -0.5])
 def test_one_value_beside_the_kink_is_a_side_that_was_seen(elsewhere: float):
     tested = model(("Mul", "x some", "h"), ("Relu", "h", "a"), ("Add", "a x", "y"),
