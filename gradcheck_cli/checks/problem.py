@@ -47,7 +47,7 @@ from gradcheck_cli.jacobian.cost import (
 from gradcheck_cli.jacobian.directions import reach, reals
 from gradcheck_cli.op import Op, Ops
 from gradcheck_cli.ops import OPS
-from gradcheck_cli.points.more import ancestors, first_nonfinite, leading
+from gradcheck_cli.points.more import a_number, ancestors, first_nonfinite, leading
 from gradcheck_cli.points.point import Point
 from gradcheck_cli.points.targets import first_float_after
 from gradcheck_cli.results.record import derivative
@@ -195,11 +195,17 @@ def obstacle(point: Point, problem: Problem, x: str, index: int, open_: float = 
 
 
 def _cause(point: Point, tape: Tape, y: str) -> str:
-    """Sentence that names the first node with a non-finite result of finite operands, and the advice for it."""
-    step = first_nonfinite(tape, [tape.named[y].name])
+    """Sentence that names the first node with a non-finite result of finite operands, and the advice for it.
+
+    Of infinities that are given, as in a mask, the first node that makes NaN of them is named.
+    """
+    ends = [tape.named[y].name]
+    step = first_nonfinite(tape, ends)
     if step is None:
         wrong = [name for name, var in tape.named.items() if _given(tape, name) and not np.isfinite(var.value).all()]
-        said = f"{wrong[0]!r} is not, which the model is given." if wrong else "an input or a parameter is not."
+        said = f"{wrong[0]!r} is not, which the model is given" if wrong else "an input or a parameter is not"
+        spoils = first_nonfinite(tape, ends, a_number)
+        said += "." if spoils is None else f"; first NaN at {spoils.where}."
         feeds = _drawn(point, tape, y)
         return f"{said} Give other integers than were drawn: {feeds}" if feeds else said
     made = [tape.values[n] for n in step.node.outputs if n and tape.values[n].dtype.kind in "fc"]

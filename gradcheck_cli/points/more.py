@@ -10,7 +10,7 @@ other ranges, always the same ones in the same order.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -27,15 +27,23 @@ from gradcheck_cli.points.point import ELSEWHERE, Beside, Point, feeds_at, find_
 from gradcheck_cli.settings import ANY, Settings
 
 
-def first_nonfinite(tape: Tape, ends: Iterable[str]) -> Step | None:
-    """The first step on the way to some tensors of a tape whose result is not finite though its operands are."""
+def first_nonfinite(tape: Tape, ends: Iterable[str], fits: Callable[[Array], Any] = np.isfinite) -> Step | None:
+    """The first step on the way to some tensors of a tape whose result is not finite though its operands are.
+
+    `fits` says entry by entry what counts as such.
+    """
     needed = ancestors(tape, ends)
     for step in tape.steps:
-        if needed.isdisjoint(step.node.outputs) or all(_is_finite(tape, n) for n in step.node.outputs):
+        if needed.isdisjoint(step.node.outputs) or all(_fits(tape, n, fits) for n in step.node.outputs):
             continue
-        if all(_is_finite(tape, n) for n in step.operands):
+        if all(_fits(tape, n, fits) for n in step.operands):
             return step
     return None
+
+
+def a_number(x: Array) -> Array:
+    """True for each entry that is no NaN, though it may be infinite."""
+    return np.asarray(~np.isnan(x))
 
 
 def ancestors(tape: Tape, names: Iterable[str]) -> set[str]:
@@ -54,10 +62,10 @@ def leading(tape: Tape, targets: Sequence[str], inputs: Iterable[str]) -> list[s
     return [n for n in inputs if n in tape.named and tape.named[n].name in before]
 
 
-def _is_finite(tape: Tape, name: str) -> bool:
+def _fits(tape: Tape, name: str, fits: Callable[[Array], Any]) -> bool:
     if not name or name not in tape.values or tape.values.like(name).dtype.kind not in "fc":
         return True
-    return bool(np.isfinite(tape.values[name]).all())
+    return bool(fits(tape.values[name]).all())
 
 
 def finite_point(

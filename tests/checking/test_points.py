@@ -353,6 +353,13 @@ def test_integers_that_were_drawn_are_named_where_they_may_be_the_reason():
     )
 
 
+def test_the_node_that_makes_nan_of_infinities_that_are_given_is_named():
+    """A mask of -infinity is meant so; a softmax that is left with nothing is not."""
+    nodes = ("g = Gather rare i", "h = Add x g", "s = Softmax h", "y = Mul s x")
+    message = check(inputs(*nodes, x=FLOATS, i=INTEGERS)).message
+    assert "'rare' is not, which the model is given; first NaN at node 2 Softmax 's'. Give other integers" in message
+
+
 class Unread(np.ndarray):
     """A weight whose numbers nobody may look at."""
 
