@@ -81,12 +81,12 @@ def run(
 
     found = scores_of.cases_in(folder, only)
     score = scores_of.run(engine, found, python, _progress(len(found)), case_timeout)
-    if output is not None:
-        score.write(Path(output))
     if output_format == "json":
         click.echo(json.dumps(scores_of.plain(score), indent=2))
     else:
         _print(score)
+    if output is not None:
+        score.write(Path(output))
     ends = {status: score.count(status) for status in scores_of.STATUSES if status != "forward"}  # is no gradient
     return 0 if exit_zero else scores_of.exit_code(ends)
 

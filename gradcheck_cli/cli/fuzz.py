@@ -15,10 +15,12 @@ import rich_click as click
 
 from gradcheck_cli.cli import interrupts
 from gradcheck_cli.cli.options import DURATION, TEXT_OR_JSON
-from gradcheck_cli.errors import counted, quoted, shown
+from gradcheck_cli.errors import UsageError, counted, quoted, shown
 
 if TYPE_CHECKING:
     from gradcheck_cli.reference.fuzzing import FuzzJob, FuzzResult, ShrunkFault
+
+    Kept = tuple[ShrunkFault, int, Path | None]  # a fault, its number of cases, and the folder of its model
 
 CASES = 1000  # where neither a number nor a time is given
 FOLDER = ".gradcheck/fuzz"
@@ -61,14 +63,18 @@ def command(
     until = start + seconds if seconds is not None else float("inf")
     interrupted = _ran(found, numbers, jobs or cores(), until)
     taken = time.monotonic() - start
-    saved = [(fault, times, _saved(job, fault, output)) for fault, times in ranked(found)]
-    code = interrupts.INTERRUPTED if interrupted else exit_code(found.counts)
+    saved, unwritten = _kept(found, output)
+    code = interrupts.INTERRUPTED if interrupted else unwritten.exit_code if unwritten else exit_code(found.counts)
     if output_format == "json":
         click.echo(_as_json(found, saved, taken, code))
     else:
         from gradcheck_cli.cli.output import fitted
 
         click.echo(fitted(_text(found, saved, taken)))
+    if unwritten and not interrupted:
+        raise unwritten
+    if unwritten:
+        click.echo(f"note: {shown(str(unwritten))}", err=True)
     return code
 
 
@@ -98,9 +104,22 @@ def _ran(found: FuzzResult, numbers: Any, jobs: int, until: float) -> bool:
     return False
 
 
+def _kept(found: FuzzResult, output: Path) -> tuple[list[Kept], UsageError | None]:
+    """Faults with their folders, and the error of one that cannot be written: what was found is told all the same."""
+    saved: list[Kept] = []
+    unwritten = None
+    for fault, times in ranked(found):
+        folder = None
+        try:
+            folder = _saved(found.job, fault, output)
+        except OSError as error:
+            unwritten = UsageError(f"{output} cannot be written: {error.strerror or error}.")
+        saved.append((fault, times, folder))
+    return saved, unwritten
+
+
 def _saved(job: FuzzJob, fault: ShrunkFault, output: Path) -> Path | None:
     """The folder of the model of a fault: a bundle for gradcheck's own, a case for an engine's."""
-    from gradcheck_cli.errors import UsageError
     from gradcheck_cli.reference.fuzzing import reference
     from gradcheck_cli.reference.random_models import built
 
@@ -108,10 +127,7 @@ def _saved(job: FuzzJob, fault: ShrunkFault, output: Path) -> Path | None:
         return None
     name = "-".join((*(o.lower() for o in fault.operators), fault.status, f"{job.seed}_{fault.number}"))[-100:]
     sample = built(fault.plan, name)
-    try:
-        return reference(sample).write(output) if job.engine else bundle_of(sample, output)
-    except OSError as error:
-        raise UsageError(f"{output} cannot be written: {error.strerror}") from error
+    return reference(sample).write(output) if job.engine else bundle_of(sample, output)
 
 
 def bundle_of(sample: Any, output: Path) -> Path:
@@ -139,14 +155,14 @@ def bundle_of(sample: Any, output: Path) -> Path:
     return renamed(output, going, sample.name)
 
 
-def _command(job: FuzzJob, saved: Sequence[tuple[ShrunkFault, int, Path | None]]) -> str:
+def _command(job: FuzzJob, saved: Sequence[Kept]) -> str:
     """The command that runs an engine on all that was saved."""
     home = next((str(folder.parent) for _, _, folder in saved if folder is not None), "")
     python = [] if job.python == sys.executable else ["--python", job.python]
     return " ".join(map(quoted, ["gradcheck", "conformance", "run", home, "--engine", job.engine, *python]))
 
 
-def _as_json(found: FuzzResult, saved: Sequence[tuple[ShrunkFault, int, Path | None]], taken: float, code: int) -> str:
+def _as_json(found: FuzzResult, saved: Sequence[Kept], taken: float, code: int) -> str:
     from gradcheck_cli.reference.fuzzing import SCHEMA
 
     job = found.job
@@ -162,7 +178,7 @@ def _as_json(found: FuzzResult, saved: Sequence[tuple[ShrunkFault, int, Path | N
     return json.dumps(said, indent=2)
 
 
-def _text(found: FuzzResult, saved: Sequence[tuple[ShrunkFault, int, Path | None]], taken: float) -> Iterator[str]:
+def _text(found: FuzzResult, saved: Sequence[Kept], taken: float) -> Iterator[str]:
     """The counts, then each fault with its smallest model."""
     from gradcheck_cli.errors import clean
     from gradcheck_cli.reference.fuzzing import STATUSES
@@ -177,7 +193,7 @@ def _text(found: FuzzResult, saved: Sequence[tuple[ShrunkFault, int, Path | None
         yield f"  {clean(fault.message)}"
         if folder is not None:
             yield f"  {shown(str(folder) if found.job.engine else f'gradcheck reproduce {quoted(str(folder))}')}"
-    if found.job.engine and saved:
+    if found.job.engine and any(folder is not None for _, _, folder in saved):
         yield f"\nto run them again: {shown(_command(found.job, saved))}"
     total = f"{counted(found.cases, 'case')}, {counted(len(saved), 'fault')}, seed {found.job.seed}"
     yield f"\n{total}, {found.cases / max(taken, 1e-9):.0f} a second in {seconds(taken)}"

@@ -36,6 +36,12 @@ def test_a_right_engine_passes(gradcheck: Command, cases: Path) -> None:
         assert "gradients" in Path(name).read_text().lower()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device on which there is no space")
+def test_a_score_that_cannot_be_written_is_told_first(gradcheck: Command, cases: Path) -> None:
+    ran = gradcheck("conformance", "run", "cases", "--engine", "gradcheck", "-o", "/dev/full")
+    assert (ran.code, "No space left on device" in ran.err, "gradients within the bounds" in ran.out) == (2, True, True)
+
+
 @pytest.mark.parametrize("time", ["60", "30s", "1m"])
 def test_the_time_for_a_case_is_a_duration(gradcheck: Command, cases: Path, time: str) -> None:
     assert gradcheck("conformance", "run", "cases", "--engine", "gradcheck", "--case-timeout", time).code == 0

@@ -50,6 +50,21 @@ def test_a_wrong_engine_fails_and_its_models_are_cases(gradcheck: Command) -> No
     assert sum(said["statuses"].values()) == said["cases"] == 12
 
 
+@pytest.mark.parametrize("form", ["full", "json"])
+def test_what_was_found_is_told_where_it_cannot_be_written(gradcheck: Command, form: str) -> None:
+    Path("mine.py").write_text(NEGATING)
+    Path("file").touch()
+    engine = "--engine", "mine.py:Mine", "--only", "Tanh", "--cases", "4", "-j", "1"
+    ran = gradcheck("fuzz", *engine, "-o", "file/kept", "--output-format", form)
+    assert (ran.code, "file/kept cannot be written: Not a directory." in ran.err) == (2, True)
+    assert "to run them again" not in ran.out
+    if form == "json":
+        said = json.loads(ran.out)
+        assert (said["exit_code"], [fault["folder"] for fault in said["faults"]]) == (2, [None])
+    else:
+        assert "wrong  Tanh: " in ran.out
+
+
 def test_a_model_of_gradchecks_own_is_kept_as_a_bundle(gradcheck: Command) -> None:
     _, sample = case(0, 0, ["Tanh"])
     ran = gradcheck("reproduce", str(bundle_of(sample, Path("kept"))))
