@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
@@ -26,7 +26,7 @@ import onnx
 from msgspec import Struct
 
 from gradcheck_cli.checks.isolation import ending
-from gradcheck_cli.errors import GradcheckError, UsageError, counted, did_you_mean
+from gradcheck_cli.errors import GradcheckError, UsageError, counted, did_you_mean, quoted
 from gradcheck_cli.formats.whole_file import replacing
 from gradcheck_cli.graph import Array
 from gradcheck_cli.reference import engines
@@ -149,20 +149,47 @@ def write(root: Path, told: Callable[[str, str], None], only: Sequence[str] = ()
     return count
 
 
+@contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """UsageError where a file of a case is missing or damaged: it would count as a fault of the engine."""
+    try:
+        yield
+    except Exception as error:  # a damaged file may give any
+        again = f"Write it again: gradcheck conformance write {quoted(str(folder.parent))}"
+        raise UsageError(f"the case {folder} cannot be read: {error}. {again}") from error
+
+
 def operator_of(folder: Path) -> str:
     """The operator that a case is about."""
-    return str(json.loads((folder / "case.json").read_text())["operator"])
+    with _whole(folder):
+        return str(json.loads((folder / "case.json").read_text())["operator"])
+
+
+def _tried(folder: Path) -> Path:
+    """A case of which every file can be read."""
+    with _whole(folder):
+        bounds = json.loads((folder / "case.json").read_text())["bounds"]
+        graph = onnx.load(folder / "model.onnx", load_external_data=False).graph
+        ins, outs = ([v.name for v in values] for values in (graph.input, graph.output))
+        outputs = engines.tensors(folder, "output", outs)
+        floats = [n for n, value in outputs.items() if value.dtype.kind == "f"]
+        for kind, every, names in (
+            ("input", ins, ins), ("output", outs, outs), ("gradient", ins, bounds), ("cotangent", outs, floats),
+        ):  # fmt: skip
+            if lost := sorted({*names} - engines.tensors(folder, kind, every).keys()):
+                raise ValueError(f"there is no {kind} for {lost[0]!r}")
+    return folder
 
 
 def cases_in(root: Path, only: Sequence[str] = ()) -> list[Path]:
-    """The folders of cases, or those of some operators; UsageError where there are none."""
+    """The folders of cases, or those of some operators; UsageError where there are none, or one is damaged."""
     found = sorted(path.parent for path in root.glob("*/case.json"))
     if not found:
         raise UsageError(f"{root} holds no cases. Write them: gradcheck conformance write {root}")
     chosen = [folder for folder in found if not only or operator_of(folder) in only]
     if not chosen:
         raise UsageError(f"{root} has no case of {', '.join(only)}.{did_you_mean(only[0], {*map(operator_of, found)})}")
-    return chosen
+    return [*map(_tried, chosen)]
 
 
 def run(

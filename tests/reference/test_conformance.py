@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -167,6 +168,35 @@ def test_an_engine_that_is_not_there_is_an_error(cases: Path) -> None:
         run("gradcheck", cases_in(cases), "/nowhere/python", lambda answer: None)
     with pytest.raises(UsageError, match="holds no cases"):
         cases_in(cases / "nothing")
+
+
+DATA = "test_data_set_0"
+DAMAGED = [  # a file of a case, what it holds instead (None: there is no such file), and what is said
+    ("case.json", b"{", "Expecting property name"),
+    ("case.json", b"[]", "list indices"),
+    ("case.json", b'{"operator": "Det", "bounds": {"x": 1, "z": 1}}', "there is no gradient for 'z'"),
+    ("model.onnx", b"\x08", "Error parsing"),
+    ("model.onnx", b"", "there is no gradient for 'x'"),
+    ("model.onnx", None, "No such file"),
+    *((f"{DATA}/{kind}_0.pb", b"\x08", "Error parsing") for kind in ("input", "output", "gradient", "cotangent")),
+    *((f"{DATA}/{kind}_0.pb", None, f"there is no {kind} for ") for kind in ("input", "output", "gradient", "cotangent")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "held", "said"), DAMAGED)
+def test_a_damaged_case_is_no_fault_of_an_engine(
+    cases: Path, tmp_path: Path, name: str, held: bytes | None, said: str
+) -> None:
+    root = tmp_path / "cases"
+    folder = shutil.copytree(next(cases.glob("det_*")), root / "det")
+    assert cases_in(root) == [folder]
+    if held is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(held)
+    with pytest.raises(UsageError, match=r"the case .*det cannot be read: .* gradcheck conformance write") as error:
+        cases_in(root)
+    assert said in str(error.value)
 
 
 def test_cases_are_the_same_each_time(tmp_path: Path) -> None:
