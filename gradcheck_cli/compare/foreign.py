@@ -10,7 +10,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -18,13 +19,14 @@ from msgspec import structs
 from gradcheck_cli.autodiff.tape import Step, Tape, Trial
 from gradcheck_cli.engine.chunks import Budget, any_of
 from gradcheck_cli.engine.program import Program
+from gradcheck_cli.errors import GradcheckError, ModelError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.jacobian.coloring import BITS, sample
 from gradcheck_cli.jacobian.directions import Directions, Room, flat, flat_stack, moved_entries, reals, shaped
 from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences, by_ladder, each_beside, forward_noise
 from gradcheck_cli.jacobian.precise import heard
 from gradcheck_cli.op import Op
-from gradcheck_cli.op.batching import loop
+from gradcheck_cli.op.batching import is_ours, loop, told
 from gradcheck_cli.verdict.agreement import agree
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, CHEAP_RUNGS, Estimate, rung
 from gradcheck_cli.verdict.rule import epsilon
@@ -53,8 +55,8 @@ def try_kernels(tape: Tape, untried: Iterable[int]) -> None:
     """Tries steps of a tape whose kernels are none of ours, each of them once."""
     seen: dict[int, list[Step]] = {}
     for index in untried:
-        step = tape.steps[index]
-        before = seen.setdefault(id(step.op), [])
+        before = seen.setdefault(id(tape.steps[index].op), [])
+        step = _guarded(tape.steps[index])
         tape.steps[index] = _Attempt(tape, step).tried() if len(before) < _TRIED else _like(before, step, tape)
         before.append(tape.steps[index])
 
@@ -65,7 +67,25 @@ def _like(before: Sequence[Step], step: Step, tape: Tape) -> Step:
     coarse = max(each.trial.coarse for each in before if each.trial is not None)
     noise = tuple(_share(tape, name, coarse) for name in step.node.outputs)
     said = () if worst.trial is None else worst.trial.retracted
-    return structs.replace(step, op=worst.op, trial=Trial(noise if coarse else (), coarse, said))
+    op = replace(worst.op, forward=step.op.forward)
+    return structs.replace(step, op=op, trial=Trial(noise if coarse else (), coarse, said))
+
+
+def _guarded(step: Step) -> Step:
+    """A step whose kernel raises ModelError, as gradcheck's own do, whatever it raises where it has no value."""
+    kernel = step.op.forward
+
+    @wraps(kernel)
+    def run(*operands: Any, **metadata: Any) -> Any:
+        try:
+            return kernel(*operands, **metadata)
+        except (GradcheckError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            text = f"{step.where} cannot be computed near its point: {told(kernel, error, (Exception,))}"
+            raise ModelError(text, op=step.op.name) from error
+
+    return step if is_ours(kernel) else structs.replace(step, op=replace(step.op, forward=run))
 
 
 def _share(tape: Tape, name: str, coarse: float) -> Array | None:

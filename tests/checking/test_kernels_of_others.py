@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import warnings
 from collections.abc import Callable
@@ -191,6 +192,49 @@ def test_a_kernel_or_a_rule_with_a_mistake_is_named_with_its_node(kernel: Any, r
     with pytest.raises(ModelError) as caught:
         gc.check(model(("Tanh", "x", "y")), "x", "y", ops=ops)
     assert (str(caught.value), caught.value.code, caught.value.exit_code) == (message, "GC401", 4)
+
+
+class Outside(Exception):
+    """An exception that gradcheck does not know."""
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x > 1"), AssertionError("x > 1"), Outside("x > 1"), SystemExit(0)], ids=repr
+)
+@pytest.mark.parametrize("mode", ["full", "nodes"])
+@pytest.mark.parametrize("factor, status", [(1.0, "pass"), (2.0, "fail")])
+def test_a_kernel_may_refuse_values_beyond_its_domain(error: BaseException, mode: Any, factor: float, status: str):
+    def bounded(x: Any) -> Any:
+        if (x.real > 1).any():
+            raise error
+        return x * x
+
+    ops = {**gc.OPS, ("", "Tanh"): gc.Op("Tanh", bounded, lambda ct, y, x: (ct * (2.0 * factor) * x,))}
+    at = {"x": np.array([0.1, 0.4, 0.7, 1.0])}  # the last entry lies on the edge
+    [record] = gc.check(model(("Tanh", "x", "y")), "x", "y", ops=ops, x_init_value=at, mode=mode).checks
+    assert record.status == status, record.message
+
+
+@pytest.mark.parametrize("error", [RuntimeError("at times"), Outside("at times"), SystemExit(0)], ids=repr)
+def test_a_kernel_that_raises_at_times_is_named_with_its_node_or_does_no_harm(error: BaseException):
+    def unsteady(last: int) -> Any:
+        calls = itertools.count(1)
+
+        def kernel(x: Any) -> Any:
+            if next(calls) == last:
+                raise error
+            return np.tanh(x)
+
+        return kernel
+
+    def said(last: int) -> str:
+        ops = {**gc.OPS, ("", "Tanh"): gc.Op("Tanh", unsteady(last), right)}
+        try:
+            return gc.check(model(("Tanh", "x", "y")), "x", "y", ops=ops).checks[0].status
+        except ModelError as raised:
+            return f"{raised.code} {str(raised).partition(' cannot')[0]}"
+
+    assert {said(last) for last in range(1, 120, 3)} == {"GC401 node 0 Tanh 'y'", "pass"}
 
 
 @pytest.mark.parametrize("results, said", [
