@@ -192,6 +192,29 @@ def test_behind_an_elementwise_operator_nothing_tells_which_one_is_wrong(tmp_pat
         assert "Add" not in named  # the claims by x and b agree with one gradient by h
 
 
+PLACES = {"an entry": (0, 0, 0, 0), "a row": (0, 1), "a column": (slice(None), slice(None), 1, 1)}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_errors_in_one_row_or_column_are_no_sum_that_is_missing(place: str, tmp_path: Path) -> None:
+    w = np.random.default_rng(5).normal(size=(4, 4))
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]> g (double[4,4] x, double[4,4] w)
+        => (double[4,4] y) { h = MatMul(x, w) t = Tanh(h) y = Mul(t, x) }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    x = np.random.default_rng(6).normal(size=(4, 4))
+    t = np.tanh(x @ w)
+    rows = np.einsum("ij,kj->ijk", (1 - t * t) * x, w) + np.einsum("ij,jk->ijk", t, np.eye(4))
+    claimed = np.einsum("ijk,il->ijlk", rows, np.eye(4))
+    right = claimed.copy()
+    claimed[PLACES[place]] *= 1.5
+    at = {"x": x, "w": w}
+    model_of_file = gc.load(tmp_path / "m.onnx")
+    assert gc.check(model_of_file, "x", "y", grad={"x": right}, x_init_value=at).exit_code == 0
+    check = only(gc.check(model_of_file, "x", "y", grad={"x": claimed}, x_init_value=at))
+    assert check.status == "fail"
+    assert check.suspect is None or "sum" not in check.suspect.diagnosis
+
+
 NOISE = np.random.default_rng(4).uniform(-1, 1, (3, 5))
 SCALES = {
     "a factor": (lambda g: 1.01 * g, "1.01 times"),

@@ -412,8 +412,9 @@ def _without_sum(evidence: Evidence, given: Array, right: Array) -> Iterator[str
     for axes in _axis_sets(len(evidence.shape)):
         slices = np.moveaxis(gap, [a + 1 for a in axes], range(-len(axes), 0))
         slices = slices.reshape(len(gap), -1, int(np.prod([evidence.shape[a] for a in axes])))
-        if min(slices.shape[0], slices.shape[2]) < 3:
-            continue
+        off = np.abs(slices) > _UNEXPLAINED * np.abs(slices).max()
+        if np.minimum(off.any(axis=2).sum(axis=0), off.any(axis=0).sum(axis=1)).max() < 3:
+            continue  # errors in a row or two have a pattern by themselves
         values = np.linalg.svd(np.moveaxis(slices, 1, 0), compute_uv=False)
         if (values[:, 1] <= _UNEXPLAINED * values[:, 0].max()).all():
             level = np.ptp(slices, axis=2).max() <= _UNEXPLAINED * np.abs(slices).max()
