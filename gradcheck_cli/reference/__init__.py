@@ -201,7 +201,7 @@ def _agrees(op: Op, ops: Ops, use: Use, seed: int) -> bool:
     def by(table: Ops) -> list[Any]:
         rng = np.random.default_rng(seed)
         tape = trace(use.graph(op), {**use.constants, **exact.numbers(op, use, rng)}, ops=table)
-        weights = {y: rng.uniform(-1, 1, var.shape) for y, var in exact.results(tape, use, rng).items()}
+        weights = {y: exact.of_all_sizes(var.shape, rng) for y, var in exact.results(tape, use, rng).items()}
         made = zip(moved, exact.flows(tape, weights, moved)[1], strict=True)
         return [np.zeros_like(tape.named[x].value) if ct is None else ct.value for x, ct in made]
 

@@ -373,6 +373,12 @@ def numbers(op: Op, use: Use, rng: np.random.Generator) -> dict[str, Array]:
     return found
 
 
+def of_all_sizes(shape: Sequence[int], rng: np.random.Generator) -> Array:
+    """Cotangents of both signs, from small ones to 1000: a rule that clips them is wrong for some."""
+    drawn = rng.uniform(-1, 1, shape)
+    return np.asarray(drawn * 2.0 ** (20 * np.abs(drawn) - 10))
+
+
 # Numbers modulo a prime
 
 

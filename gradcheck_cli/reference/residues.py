@@ -37,6 +37,7 @@ from gradcheck_cli.reference.exact import (
     flows,
     inverse_of,
     numbers,
+    of_all_sizes,
     ratio,
     rational,
     residue,
@@ -547,7 +548,7 @@ def compare(
     """The two sides of the identity if they differ, and log2 of the odds that a wrong rule passes; as by integers."""
     tape = trace(use.graph(op), {**use.constants, **numbers(op, use, np.random.default_rng(branch))}, ops=ops)
     moved, first = [f"x{i}" for i in use.moved], len(tape.steps)
-    weights = {y: rng.uniform(-1, 1, v.shape) for y, v in results(tape, use, rng).items()}
+    weights = {y: of_all_sizes(v.shape, rng) for y, v in results(tape, use, rng).items()}
     cts, made = flows(tape, weights, moved)
     found = dict(zip(moved, made, strict=False))
     for turn in range(REDRAWS + 1):  # the last one without relations between roots

@@ -258,6 +258,22 @@ def test_an_operator_from_elsewhere_is_proven_by_its_steps(op: gc.Op, status: st
     assert (proof.operator, proof.status) == ("acme.Own", status)
 
 
+CLIPPING: dict[str, Any] = {  # what a rule makes of its cotangent first
+    "entries at 1.5": lambda ct: gc.symbolic.clip(ct, -1.5, 1.5),
+    "entries at 5": lambda ct: gc.symbolic.clip(ct, -5.0, 5.0),
+    "entries at 100": lambda ct: gc.symbolic.clip(ct, -100.0, 100.0),
+}
+
+
+@pytest.mark.parametrize("name", CLIPPING)
+@pytest.mark.parametrize("op", ["Tanh", "Exp", "Sqrt"])
+def test_a_rule_that_clips_its_cotangent_is_not_proven(op: str, name: str) -> None:
+    right = OPS["", op].vjp
+    assert right is not None
+    clips = replace(OPS["", op], vjp=lambda ct, y, x: right(CLIPPING[name](ct), y, x))
+    assert proof_of(clips, OPS).status == "wrong"
+
+
 def test_a_kernel_of_elsewhere_with_the_name_of_a_known_one_is_not_taken_for_it() -> None:
     op = gc.Op("Tanh", np.tanh, OPS["", "Tanh"].vjp, domain="acme")
     assert proof_of(op, {**OPS, op.key: op}).status == "neither"
