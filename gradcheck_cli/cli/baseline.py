@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from msgspec import Struct, field
 
+from gradcheck_cli.cli import note
 from gradcheck_cli.errors import UsageError, counted
 from gradcheck_cli.results.record import ALWAYS_FAIL, OUTCOMES, Check, Waiver
 
@@ -90,6 +91,15 @@ class Baseline(Struct):
 
             found.codes = CodeChoice(options.get("select") or (), options.get("ignore") or ())
         return found
+
+    @classmethod
+    def kept(cls, waives: Mapping[str, Any]) -> Baseline:
+        """The baseline and the codes of a run that was done; a file that is gone waives nothing, and a note says so."""
+        try:
+            return cls.of(waives)
+        except UsageError as error:
+            note(f"{error}: what it waived counts")
+            return cls.of({**waives, "baseline": ""})
 
     @classmethod
     def read(cls, path: str) -> Baseline:
@@ -206,3 +216,9 @@ def _stale(check: Check, waiver: Waiver, gone: str) -> Check:
 def gates_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     """The gates of `--fail-on`, or its default; none with `--exit-zero`."""
     return () if options.get("exit_zero") else tuple(options.get("fail_on", OUTCOMES))
+
+
+def waivers_in(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The `--baseline`, `--select` and `--ignore` of a run, by which its records are judged again later."""
+    said = {name: tuple(options[name]) for name in ("select", "ignore") if options.get(name)}
+    return {**said, "baseline": os.path.abspath(options["baseline"])} if options.get("baseline") else said

@@ -119,11 +119,10 @@ def _last(parts: Sequence[Kept]) -> list[Kept]:
 
 def _of_run(path: str, pictured: bool) -> Past:
     """The records of a run of a zoo."""
-    from gradcheck_cli.cli.baseline import Baseline
     from gradcheck_cli.cli.zoo.results import FinishedJobs
     from gradcheck_cli.zoo.store import read_about
 
-    found = FinishedJobs.of_run(Path(path), Baseline())
+    found = FinishedJobs.of_run(Path(path))
     found.tell_unfinished()
     return Past(found.records(pictured=pictured), read_about(Path(path)).fail_on, found.unfinished)
 

@@ -30,7 +30,7 @@ from gradcheck_cli.results.record import EXIT_CODES, GATES, OUTCOMES, Check, out
 RECORDS, SCHEMA = "results.jsonl", "gradcheck.zoo/1"
 ABOUT, LOCK = "run.json", "lock"
 _KINDS = {"sources": list, "options": dict, "folder": str, "shard": str, "jobs": list, "version": str, "created": str}
-_ADDED = {"fail_on": list, "shards": list}  # which earlier versions do not write
+_ADDED = {"fail_on": list, "shards": list, "waives": dict}  # which earlier versions do not write
 _LARGEST = 1 << 30  # bytes of `run.json`
 _ATTEMPTS, _PAUSE = 5, 0.1  # `holder` takes the lock of a run for a moment
 _START = '{"zoo": '  # of every line: its head, which a summary reads without the rest, comes first
@@ -52,6 +52,7 @@ class About:
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     fail_on: tuple[str, ...] = OUTCOMES  # what fails it, without --exit-zero
     shards: tuple[str, ...] = ()  # those that were merged to this run, as 1/4
+    waives: Mapping[str, Any] = field(default_factory=dict)  # --baseline, --select and --ignore, wherever they were set
 
     def lacks(self, done: int) -> str:
         """The part of the run that has no records where `done` jobs have some, in words; "" if it is complete."""
@@ -90,7 +91,8 @@ def read_about(folder: Path) -> About:
         fit = all(isinstance(about[name], kind) for name, kind in kinds.items())
         shards = all(re.fullmatch(r"[0-9]{1,6}/[0-9]{1,6}", shard) for shard in about.get("shards", ()))
         gates = all(gate in GATES for gate in about.get("fail_on", ()))
-        if told["schema"] != SCHEMA or not (texts and fit and shards and gates):
+        waives = all(isinstance(word, str) for said in about.get("waives", {}).values() for word in said)
+        if told["schema"] != SCHEMA or not (texts and fit and shards and gates and waives):
             raise ValueError
         return About(**{name: _as_kept(value) for name, value in about.items()})
     except (FileNotFoundError, NotADirectoryError):
@@ -308,6 +310,7 @@ def merged(folders: Sequence[Path], target: Path) -> About:
         jobs=names,
         shards=shards,
         fail_on=tuple(gate for gate in GATES if gate in gates),
+        waives=abouts[0].waives if all(each.waives == abouts[0].waives for each in abouts) else {},
     )
     if os.path.lexists(target):
         raise UsageError(f"{target} is there already; runs are put into a new folder")

@@ -266,6 +266,41 @@ def test_a_run_keeps_its_gates(zoo: Command, folder: Path):
     assert zoo("report", "both", "--fail-on", "-inconclusive").code == 0
 
 
+@pytest.mark.parametrize("options", ["--ignore GC1,GC3", "--select GC5", "--baseline all.json"])
+def test_a_run_keeps_what_it_lets_through(zoo: Command, folder: Path, options: str):
+    """Its results, looked at later and from elsewhere, say what the run itself said, and so does its gate."""
+    sources = ("models/sub", "models/wrong.gradcheck.yaml")
+    zoo(*sources, "--run", "all", "--report", "all.json")
+    ran = zoo(*sources, "--run", "run", "--report", "run.json", *options.split())
+    counts = ran.out.splitlines()[-1].rpartition(" in ")[0]
+    assert ran.code == 0
+    assert '"status": "waived"' in Path("run.json").read_text()
+    (folder / "elsewhere").mkdir()
+    os.chdir("elsewhere")
+    gate = zoo("report", "../run", "--gate", "-q")
+    assert (gate.code, gate.err, gate.out.splitlines()[-1].rpartition(" in ")[0]) == (0, "", counts)
+    assert counts in zoo("status", "../run").out
+    assert json.loads(zoo("status", "../run", "--output-format", "json").out)["failing"] == 0
+    assert "nothing has changed" in zoo("diff", "../run", "../run.json").out
+    zoo("merge", "../run", "-o", "one")
+    assert zoo("report", "one", "--gate").code == 0
+    zoo("merge", "../all", "../run", "-o", "both")  # a part that lets nothing through
+    assert zoo("report", "both", "--gate").code == 1
+
+
+def test_codes_of_a_configuration_file_are_kept_and_a_baseline_that_is_gone_is_noted(zoo: Command, folder: Path):
+    (folder / "gradcheck.toml").write_text('ignore = ["GC1", "GC3"]\n')
+    assert zoo("models/sub", "models/wrong.gradcheck.yaml", "--run", "run").code == 0
+    assert zoo("report", "run", "--gate").code == 0
+    (folder / "gradcheck.toml").unlink()
+    zoo("models/sub", "--run", "all", "--report", "all.json")
+    assert zoo("models/sub", "--run", "other", "--baseline", "all.json").code == 0
+    Path("all.json").unlink()
+    gate = zoo("report", "other", "--gate")
+    assert gate.code == 3
+    assert "all.json cannot be read: No such file or directory: what it waived counts" in gate.err
+
+
 def test_a_damaged_line_is_noted_wherever_results_are_shown(zoo: Command):
     zoo("models/sub", "--run", "run")
     shutil.copytree("run", "damaged")

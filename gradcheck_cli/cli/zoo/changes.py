@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import rich_click as click
 
 from gradcheck_cli.cli import note
-from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, Real, completing
 from gradcheck_cli.cli.output import style_of
 from gradcheck_cli.cli.report import of_file
@@ -73,7 +72,7 @@ def diff(old: str, new: str, slower: float, show: int, output_format: str, color
 def _checks(path: str) -> Sequence[Check]:
     """The outcomes of a run, or the records of a file of results."""
     if os.path.isdir(path):
-        found = FinishedJobs.of_run(Path(path), Baseline())
+        found = FinishedJobs.of_run(Path(path))
         found.tell_unfinished()
         return found.outcomes
     return of_file(path).checks.outcomes

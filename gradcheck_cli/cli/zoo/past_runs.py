@@ -14,7 +14,6 @@ from typing import Any
 import rich_click as click
 
 from gradcheck_cli.cli import note
-from gradcheck_cli.cli.baseline import Baseline
 from gradcheck_cli.cli.options import COLOR, TEXT_OR_JSON, completing, given_in
 from gradcheck_cli.cli.output import fitted
 from gradcheck_cli.cli.report import PARAMS
@@ -58,7 +57,7 @@ def merge(folders: tuple[str, ...], target: str) -> int:
     if difference := differing(runs):
         note(difference)
     about = merged(runs, Path(target))
-    FinishedJobs.of_run(Path(target), Baseline()).tell_unfinished()
+    FinishedJobs.of_run(Path(target)).tell_unfinished()
     sys.stdout.write(harmless(f"{name(target)}: {counted(len(about.jobs), 'model')} of {counted(len(runs), 'run')}\n"))
     return 0
 
@@ -90,8 +89,8 @@ class RunState:
     holder: str
 
     @classmethod
-    def of(cls, folder: Path, results: Results) -> RunState:
-        return cls(folder, read_about(folder), FinishedJobs.of_run(folder, results.baseline), holder(folder))
+    def of(cls, folder: Path) -> RunState:
+        return cls(folder, read_about(folder), FinishedJobs.of_run(folder), holder(folder))
 
     @property
     def state(self) -> str:
@@ -122,7 +121,7 @@ class RunState:
 def _show_run(folder: str, options: Mapping[str, Any]) -> None:
     """Prints the state of a run, and its results."""
     results = Results(Path(folder), options)
-    run = RunState.of(Path(folder), results)
+    run = RunState.of(Path(folder))
     if options["output_format"] == "json":
         sys.stdout.write(harmless(json.dumps(run.as_json(), indent=2), *AS_JSON) + "\n")
         return
@@ -145,7 +144,7 @@ def _show_runs(options: Mapping[str, Any]) -> None:
     """Prints a table of the runs in `.gradcheck/zoo`."""
     results = Results(Path(HOME), options)
     folders = [Path(HOME, each) for each in (sorted(os.listdir(HOME)) if os.path.isdir(HOME) else [])]
-    runs = [RunState.of(folder, results) for folder in folders if is_run(folder)]
+    runs = [RunState.of(folder) for folder in folders if is_run(folder)]
     if not runs:
         raise NothingChecked(f"there is no run in {HOME}; gradcheck zoo SRC begins one")
     if options["output_format"] == "json":

@@ -123,10 +123,10 @@ class FinishedJobs:
         self.lines = {job: there[job] for job in (sorted(there) if self.jobs is None else self.jobs) if job in there}
 
     @classmethod
-    def of_run(cls, folder: Path, baseline: Baseline) -> FinishedJobs:
-        """All finished jobs of a run, in its order; damaged lines of the run are noted."""
+    def of_run(cls, folder: Path) -> FinishedJobs:
+        """All finished jobs of a run, in its order and waived as there; damaged lines of the run are noted."""
         about = read_about(folder)
-        found = cls(folder, about.jobs, baseline, bool(about.shard))
+        found = cls(folder, about.jobs, Baseline.kept(about.waives), bool(about.shard))
         if found.damaged:
             note(f"{folder / RECORDS}: {counted(found.damaged, 'damaged line')} left out, to be checked again")
         found.unfinished = about.lacks(len(found.lines))

@@ -21,7 +21,7 @@ import rich_click as click
 from msgspec.structs import replace
 
 from gradcheck_cli.cli import interrupts, note
-from gradcheck_cli.cli.baseline import gates_of
+from gradcheck_cli.cli.baseline import gates_of, waivers_in
 from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.options import Parsed, names_at, options_of
 from gradcheck_cli.cli.tasks import common_folder, is_model
@@ -141,8 +141,8 @@ def _ran(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: cl
         if folder.parts[-3:-1] == Path(HOME).parts:
             with suppress(OSError):
                 hide_from_git(folder.parent.parent)
-        gates = gates_of({**options, "exit_zero": False})
-        write_about(folder, About(tuple(sources), kept, os.getcwd(), part, jobs, fail_on=gates))
+        gates, waives = gates_of({**options, "exit_zero": False}), waivers_in(options)
+        write_about(folder, About(tuple(sources), kept, os.getcwd(), part, jobs, fail_on=gates, waives=waives))
         return ZooRun(wanted, store, given, options, ctx).run()
 
 
