@@ -288,6 +288,20 @@ def test_a_run_keeps_what_it_lets_through(zoo: Command, folder: Path, options: s
     assert zoo("report", "both", "--gate").code == 1
 
 
+def test_a_baseline_of_resume_is_read_where_one_types_and_kept_only_if_it_can_be(zoo: Command, folder: Path):
+    """As --report is written there: the folder where the run was begun is that of its own settings."""
+    zoo("models/sub", "--run", "run", "--report", "all.json")
+    ran = zoo("resume", "run", "--baseline", "nowhere.json")
+    assert (ran.code, "nowhere.json cannot be read" in ran.err) == (2, True)
+    assert zoo("resume", "run").code == 3  # of the log
+    (folder / "elsewhere").mkdir()
+    os.chdir("elsewhere")
+    shutil.move("../all.json", "own.json")
+    assert zoo("resume", "../run", "--baseline", "own.json").code == 0
+    os.chdir("..")
+    assert zoo("resume", "run").code == zoo("report", "run", "--gate").code == 0
+
+
 def test_codes_of_a_configuration_file_are_kept_and_a_baseline_that_is_gone_is_noted(zoo: Command, folder: Path):
     (folder / "gradcheck.toml").write_text('ignore = ["GC1", "GC3"]\n')
     assert zoo("models/sub", "models/wrong.gradcheck.yaml", "--run", "run").code == 0

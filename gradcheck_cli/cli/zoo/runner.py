@@ -109,9 +109,10 @@ def go_on(folder: str, given: Mapping[str, Any], ctx: click.Context) -> int:
     """Resumes a run; options in `given` override those of the run."""
     about, place = read_about(Path(folder)), Path(os.path.abspath(folder))
     reports = tuple(os.path.abspath(path) + "/" * path.endswith("/") for path in given.get("report", ()))
+    typed = {name: os.path.abspath(given[name]) for name in ("baseline", "plot") if given.get(name)}
     options = as_given(about.options, str(Path(folder, ABOUT)))
     kept = {name: value for name, value in options.items() if name not in _OF_ONE_TIME}
-    options = {**kept, **given, **({"report": reports} if reports else {})}
+    options = {**kept, **given, **typed, **({"report": reports} if reports else {})}
     try:
         with chdir(about.folder):
             return _run(about.sources, options, place, ctx)
@@ -141,9 +142,10 @@ def _ran(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: cl
         if folder.parts[-3:-1] == Path(HOME).parts:
             with suppress(OSError):
                 hide_from_git(folder.parent.parent)
+        run = ZooRun(wanted, store, given, options, ctx)  # refuses what cannot be read, before it is kept
         gates, waives = gates_of({**options, "exit_zero": False}), waivers_in(options)
         write_about(folder, About(tuple(sources), kept, os.getcwd(), part, jobs, fail_on=gates, waives=waives))
-        return ZooRun(wanted, store, given, options, ctx).run()
+        return run.run()
 
 
 def _of_shard(every: Sequence[ModelPlace], index: int, number: int) -> list[ModelPlace]:

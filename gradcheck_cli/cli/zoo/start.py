@@ -116,7 +116,7 @@ def run(ctx: click.Context, /, sources: tuple[str, ...], **options: Any) -> int:
 def resume(ctx: click.Context, /, folder: str, **options: Any) -> int:
     """Resume a run: finished checks stay, unfinished ones and those of changed models are run.
 
-    Sources and settings are those of the run; relative paths start from the folder where it was begun.
+    Sources and settings are those of the run; its relative paths start from the folder where it was begun.
     """
     from gradcheck_cli.cli.zoo.runner import go_on
 
