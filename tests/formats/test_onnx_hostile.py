@@ -190,6 +190,15 @@ def test_external_data_that_is_not_there_is_refused(entries: dict[str, object], 
     assert caught.value.code == "GC402"
 
 
+@pytest.mark.parametrize("offset", [0, 12, 10**6])
+def test_a_pointer_is_no_external_data_even_where_its_text_is_long_enough(offset: int, folder: Path) -> None:
+    text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 24\n"
+    (folder / "w.bin").write_text(text)
+    with pytest.raises(ModelError, match=r"'w' is in w.bin, a Git LFS pointer \(127 bytes\); `git lfs pull`") as caught:
+        read(with_external(folder, location="w.bin", offset=offset))
+    assert caught.value.code == "GC403"
+
+
 def test_a_linked_model_finds_its_data_where_it_really_lies(tmp_path: Path, folder: Path) -> None:
     cache = tmp_path / "snapshot"
     cache.mkdir()

@@ -68,6 +68,7 @@ _BY_START = (
 )
 
 
+POINTER = b"version https://git-lfs"  # begins the text that Git LFS puts in the place of a file
 _BY_MARK = {  # after four bytes
     b"ORTM": "is in ONNX Runtime's own format; give the .onnx file that it was made of",
     b"TFL3": "is a TFLite model; convert it: python -m tf2onnx.convert --tflite model.tflite --output model.onnx",
@@ -141,7 +142,7 @@ def _names_in(folder: Path) -> list[str]:
 
 def refuse_pointer(data: bytes, uri: str) -> None:
     """Raises a ModelError if the data is a pointer that Git LFS put in the place of a file."""
-    if data.startswith(b"version https://git-lfs"):
+    if data.startswith(POINTER):
         text = (
             f"{uri} is a Git LFS pointer ({counted(len(data), 'byte')}), not a model. `git lfs pull` fetches the model."
         )

@@ -17,7 +17,7 @@ import onnx
 from onnx import SparseTensorProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
 from gradcheck_cli.errors import LimitError, ModelError, counted
-from gradcheck_cli.formats.onnx.file import Outline
+from gradcheck_cli.formats.onnx.file import POINTER, Outline
 from gradcheck_cli.formats.untrusted import closed_afterwards, leads_out
 from gradcheck_cli.graph import MAX_RANK, Array, Dim, TensorType
 
@@ -159,6 +159,9 @@ def _external(tensor: TensorProto, count: int, source: TensorSource) -> Array:
     try:
         with closed_afterwards(lambda: path.open("rb")) as file:
             size = os.fstat(file.fileno()).st_size
+            if file.read(len(POINTER)) == POINTER:  # whose text may be long enough for the tensor
+                pointer = f"a Git LFS pointer ({counted(size, 'byte')}); `git lfs pull` fetches the file."
+                raise _refusal(tensor, f"is in {location}, {pointer}", "GC403")
             if offset + length > size:
                 span = f"bytes {offset} to {offset + length} of {location}, which has {size}"
                 raise _refusal(tensor, f"needs {span}. Is the file complete?")
@@ -200,8 +203,8 @@ def _inside(tensor: TensorProto, location: str, source: TensorSource) -> Path:
     return path
 
 
-def _refusal(tensor: TensorProto, reason: str) -> ModelError:
-    return ModelError(f"{_label(tensor)} {reason}", code="GC402")
+def _refusal(tensor: TensorProto, reason: str, code: str = "GC402") -> ModelError:
+    return ModelError(f"{_label(tensor)} {reason}", code=code)
 
 
 def types_of(infos: Iterable[ValueInfoProto]) -> dict[str, TensorType]:
