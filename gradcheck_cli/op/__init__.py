@@ -131,7 +131,7 @@ class Op:
     forward   `(*arrays, **metadata) -> array`, or a tuple of arrays if `many`; ONNX semantics at one point.  If
               `composed` it is written in symbolic functions of `Var`s and records the nodes it is made of.
     vjp       `(ct, ans, *primals, **metadata) -> one cotangent or None per primal`; `ct` and `ans` are tuples if `many`
-              (zeros for one that y does not need, None for one left out).  None: no rule (or composed).  `zero`: no flow.
+              (zeros for a result that y does not need).  None: no rule (composed: needless).  `zero`: nothing flows.
     batching  the batching rule: runs the kernel for a stack of probes (`gradcheck_cli/op/batching.py`).
     outline   the outline rule: shape and dtype of a result, without numbers (there too).  None: it has to be computed.
     static    metadata that ONNX passes as an input: keyword -> index of that input.
