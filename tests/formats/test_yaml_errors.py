@@ -48,6 +48,7 @@ graphs:
 
 CHECKS = [
     ("checks: [{x: x, detla: 1}]", "11:17: unknown key 'detla' in checks[0]. Did you mean 'delta'?"),
+    ("checks: [{x: x, feed: {x: 1}}]", "11:17: unknown key 'feed' in checks[0]. Did you mean 'extra_feed_dict'?"),
     ("checks: [{zzzz: 1}]", None),
     ("checks: [{graph: f}]", "11:18: no graph is called 'f'."),
     ("checks: [{graph: g, model: m.onnx}]", "11:21: a check has a graph or a model, not both"),

@@ -22,6 +22,7 @@ from gradcheck_cli.formats.untrusted import inside
 from gradcheck_cli.formats.yaml.fields import KINDS, REQUIRED, DTypeName, Unknown, is_number, listed, show
 from gradcheck_cli.formats.yaml.places import DocumentPath, show_path
 from gradcheck_cli.graph import Array
+from gradcheck_cli.settings import SETTINGS
 
 Shape = tuple[int, ...]
 DType = np.dtype[Any]
@@ -330,7 +331,8 @@ def mistake(error: Any, path: tuple[str | int, ...], root: str = "the spec") -> 
     if kind == "extra_forbidden":
         inside = f" in {show_path(path[:-1])}" if len(path) > 1 else ""
         known = value.known if isinstance(value, Unknown) else ()
-        near = did_you_mean(str(path[-1]), known) or (f" Known are {listed(known)}." if known else "")
+        meant = next((o.field for o in SETTINGS.values() if path[-1] in o.keys and o.field in known), str(path[-1]))
+        near = did_you_mean(meant, known) or (f" Known are {listed(known)}." if known else "")
         return f"unknown key {path[-1]!r}{inside}.{near}"
     if kind == "missing":
         return f"{show_path(path[:-1]) or root} lacks the key {path[-1]!r}"
