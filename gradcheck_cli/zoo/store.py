@@ -31,6 +31,7 @@ RECORDS, SCHEMA = "results.jsonl", "gradcheck.zoo/1"
 ABOUT, LOCK = "run.json", "lock"
 _KINDS = {"sources": list, "options": dict, "folder": str, "shard": str, "jobs": list, "version": str, "created": str}
 _ADDED = {"fail_on": list, "shards": list, "waives": dict}  # which earlier versions do not write
+_WAIVERS = {"baseline": str, "select": list, "ignore": list}
 _LARGEST = 1 << 30  # bytes of `run.json`
 _ATTEMPTS, _PAUSE = 5, 0.1  # `holder` takes the lock of a run for a moment
 _START = '{"zoo": '  # of every line: its head, which a summary reads without the rest, comes first
@@ -91,8 +92,9 @@ def read_about(folder: Path) -> About:
         fit = all(isinstance(about[name], kind) for name, kind in kinds.items())
         shards = all(re.fullmatch(r"[0-9]{1,6}/[0-9]{1,6}", shard) for shard in about.get("shards", ()))
         gates = all(gate in GATES for gate in about.get("fail_on", ()))
-        waives = all(isinstance(word, str) for said in about.get("waives", {}).values() for word in said)
-        if told["schema"] != SCHEMA or not (texts and fit and shards and gates and waives):
+        if told["schema"] != SCHEMA or not (
+            texts and fit and shards and gates and _are_waivers(about.get("waives", {}))
+        ):
             raise ValueError
         return About(**{name: _as_kept(value) for name, value in about.items()})
     except (FileNotFoundError, NotADirectoryError):
@@ -101,6 +103,14 @@ def read_about(folder: Path) -> About:
         raise UsageError(f"{place} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(f"{place} was not written by this version of `gradcheck zoo`") from None
+
+
+def _are_waivers(said: Mapping[str, Any]) -> bool:
+    """True for a path of a baseline, and lists of codes."""
+    return all(
+        type(value) is _WAIVERS.get(name) and all(isinstance(word, str) and "\0" not in word for word in value)
+        for name, value in said.items()
+    )
 
 
 def is_run(folder: str | os.PathLike[str]) -> bool:

@@ -196,9 +196,21 @@ def test_a_full_disk_is_told_of_the_folder_that_runs_are_merged_into(
 def test_what_a_run_is_about_comes_back(tmp_path: Path):
     about = About(("models", "s3://a/b"), {"seed": 1, "rtol": ("1e-6",), "timeout": 60.0}, "/tmp", "1/2", ("a", "b\n"))
     about = replace(about, fail_on=("fail", "dead"), shards=("1/3", "2/3"))
+    about = replace(about, waives={"select": ("GC1", "GC3"), "ignore": ("GC301",), "baseline": "/tmp/b.json"})
     write_about(tmp_path, about)
     assert read_about(tmp_path) == about
     assert sorted(os.listdir(tmp_path)) == ["run.json"]
+
+
+@pytest.mark.parametrize(
+    "waives", [[], 3, {"baseline": ["a"]}, {"baseline": "\0"}, {"select": "GC1"}, {"ignore": [3]}, {"others": ["a"]}]
+)
+def test_waivers_that_make_no_sense_are_an_error(tmp_path: Path, waives: object):
+    write_about(tmp_path, About(("models",), {}, "/tmp"))
+    about = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**about, "waives": waives}))
+    with pytest.raises(UsageError, match="was not written by this version"):
+        read_about(tmp_path)
 
 
 @pytest.mark.parametrize(
