@@ -29,7 +29,17 @@ from gradcheck_cli.cli.config import blamed, file_above, settings_above
 from gradcheck_cli.cli.options import names_at
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.resolve import Layer, dims_of, listed, resolve
-from gradcheck_cli.cli.tasks import Found, Planner, Task, common_folder, errors_of, expand, naming, unread
+from gradcheck_cli.cli.tasks import (
+    Found,
+    Planner,
+    Task,
+    common_folder,
+    errors_of,
+    expand,
+    naming,
+    unread,
+    without_lists,
+)
 from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, counted, did_you_mean
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS
@@ -200,7 +210,7 @@ def begun(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -
 def planned(found: Found, options: Mapping[str, Any], given: Mapping[str, Any]) -> list[Task]:
     """The tasks that were chosen; an argument that means no file is a task that says so."""
     dims = dims_of(options.get("dim", ()))
-    tasks = Planner(options, dims, bool(options.get("allow_python"))).tasks(found.files)
+    tasks = without_lists(Planner(options, dims, bool(options.get("allow_python"))).tasks(found.files))
     for path in {*found.files}.intersection(task.check or "" for task in tasks):
         if not os.path.lexists(path):
             raise UsageError(f"{path!r} is the name of a check, and no file. Write --check {path}")

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gradcheck_cli.cli import note
 from gradcheck_cli.cli.resolve import listed
 from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, plural, shown
 from gradcheck_cli.formats import is_spec, read
@@ -351,8 +352,9 @@ class Planner(Struct):
         if spec.checks:
             return [self._task(request, path, spec) for request in spec.checks]
         if not spec.sources:
-            zoo = f"lists models, which are checked by `gradcheck zoo {path}`"
-            raise NothingChecked(f"nothing to check: {path} {zoo if spec.models else 'has no graphs and no checks'}")
+            if spec.models:
+                raise ModelList(f"nothing to check: {path} lists models, which are checked by `gradcheck zoo {path}`")
+            raise NothingChecked(f"nothing to check: {path} has no graphs and no checks")
         said, several = _said(path, dict(spec.defaults)), len(spec.sources) > 1
         return [
             Task(
@@ -453,6 +455,19 @@ def _giving(source: Source) -> Callable[[], Source]:
 def unread(path: str, error: GradcheckError) -> Task:
     """The task of a file that cannot be read, which says so."""
     return Task(path, path, raising(error), error=error)
+
+
+class ModelList(NothingChecked):
+    """A spec lists models alone, which a zoo checks."""
+
+
+def without_lists(tasks: list[Task]) -> list[Task]:
+    """The tasks but for lists of models beside others, which a note names."""
+    lists = [task.path for task in tasks if isinstance(task.error, ModelList)]
+    if not lists or len(lists) == len(tasks):
+        return tasks
+    note(f"left out, as lists of models, which `gradcheck zoo` checks: {listed(lists)}")
+    return [task for task in tasks if not isinstance(task.error, ModelList)]
 
 
 def errors_of(tasks: Iterable[Task]) -> list[GradcheckError]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gradcheck_cli.cli.run import matcher, select
 from gradcheck_cli.errors import NothingChecked, UsageError
+from tests.cli.conftest import Command
 
 NAMES = ["conv/image", "conv/kernel", "mlp/input", "MLP/slow"]
 
@@ -34,3 +37,17 @@ def test_exact_names_and_expressions_choose_together() -> None:
     assert select(NAMES, ("conv/image", "mlp/input"), "mlp") == [2]
     with pytest.raises(NothingChecked):
         select(NAMES, ("conv/image",), "mlp")
+
+
+def test_a_list_of_models_beside_others_is_left_out_and_alone_nothing_to_check(
+    gradcheck: Command, folder: Path
+) -> None:
+    (folder / "zoo.gradcheck.yaml").write_text("gradcheck: 1\nmodels: [{path: mlp.onnx}]\n")
+    alone = gradcheck("zoo.gradcheck.yaml")
+    assert (alone.code, "lists models, which are checked by `gradcheck zoo zoo.gradcheck.yaml`" in alone.err) == (
+        7,
+        True,
+    )
+    beside = gradcheck("mlp.onnx", "zoo.gradcheck.yaml", "--x", "input", "--y", "loss")
+    assert (beside.code, beside.out.count("1 check: 1 passed")) == (0, 1)
+    assert "note: left out, as lists of models, which `gradcheck zoo` checks: zoo.gradcheck.yaml" in beside.err
