@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gradcheck_cli import native
 from gradcheck_cli.errors import sendable, unwarned
@@ -135,20 +136,23 @@ def _threaded(
         wait([future for _, future in waiting if not future.cancel()])
 
 
-def shared_out(run: Callable[[int], Result], count: int, jobs: int) -> Iterator[Result]:
-    """Yields `run(0)`, `run(1)`, ... in order: once they have lasted, by processes that each do some of the rest.
+def shared_out(
+    run: Callable[[int, Budget], Result], count: int, budget: Budget, *, forks: bool = True
+) -> Iterator[Result]:
+    """Yields `run(0, budget)`, `run(1, budget)`, ... in order: once they have lasted, by processes that share the rest.
 
-    Results of a process are pickled, and all else that it does is lost.
+    Results of a process are pickled, all else that it does is lost, and its budget tells no progress: a terminal is
+    written by one process, and a lock that a thread holds where it is forked stays locked.
     """
-    begun = time.monotonic()
+    begun, quiet = time.monotonic(), replace(budget, progress=_ignore)
+    work = partial(_alone, lambda piece: run(piece.start, quiet))
     for number in range(count):
-        left = count - number
-        if jobs > 1 and left > jobs and time.monotonic() - begun > _LASTING and _may_fork():
+        lasting = time.monotonic() - begun > _LASTING
+        if forks and 1 < budget.jobs < count - number and lasting and _may_fork():
             pieces = [range(i, i + 1) for i in range(number, count)]
-            work = partial(_alone, lambda piece: run(piece.start))
-            yield from (result() for _, result in forked(work, pieces, jobs, Counter()))
+            yield from (result() for _, result in forked(work, pieces, budget.jobs, Counter()))
             return
-        yield run(number)
+        yield run(number, budget)
 
 
 def _may_fork() -> bool:

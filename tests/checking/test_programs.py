@@ -268,11 +268,20 @@ def test_nodes_that_processes_look_at_are_what_one_process_finds(rule: str, monk
 @on_linux
 def test_what_is_shared_out_comes_in_order_and_ends_with_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "_LASTING", 0)
-    found = list(shared_out(lambda number: (number, os.getpid()), 9, 2))
+    told = list[int]()
+    budget = Budget(jobs=2, progress=lambda done, total: told.append(done))
+
+    def run(number: int, given: Budget) -> tuple[int, int]:
+        given.progress(number, 9)
+        return number, os.getpid() if not told else 0
+
+    found = list(shared_out(run, 9, budget))
     assert [number for number, _ in found] == [*range(9)]
-    assert len({pid for _, pid in found} - {os.getpid()}) == 2
-    assert {pid for _, pid in shared_out(lambda number: (number, os.getpid()), 9, 1)} == {os.getpid()}
-    rest = shared_out(lambda number: time.sleep(600 * (number > 2)) or number, 100, 2)
+    assert (len({pid for _, pid in found} - {os.getpid(), 0}), told) == (2, [])  # no progress is told from there
+    for alone in (shared_out(run, 9, Budget(jobs=1)), shared_out(run, 9, budget, forks=False)):
+        assert len(list(alone)) == 9
+    assert told == [*range(9)]
+    rest = shared_out(lambda number, given: time.sleep(600 * (number > 2)) or number, 100, budget)
     assert [next(rest), next(rest), next(rest)] == [0, 1, 2]
     assert len(active_children()) == 2
     rest.close()  # type: ignore[attr-defined]

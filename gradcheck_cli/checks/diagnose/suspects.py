@@ -43,6 +43,7 @@ Node: TypeAlias = tuple[int, int, str]  # see `_key`
 Entry: TypeAlias = tuple[Array, Array]  # a direction of x `(x_size,)` and a weighted sum of y `(y_size,)`
 Way: TypeAlias = tuple[range, tuple[str, ...], tuple[str, ...], int]  # steps, operands, outputs, and the seed
 _SHOWN = 3  # wrong nodes that get a symptom
+_AT_ONCE = 32  # tensors of the largest size that a node takes which is checked alone
 _SUMMED = 1e-9  # relative error of a sum of cotangents
 _NEAR, _NEARER = 2.0**-7, 2.0**-9  # steps of differences, in units of the scale of x
 _SHARE = 4  # slopes of all tensors may take one fourth of the memory
@@ -112,10 +113,13 @@ class Surveyor:
         ours = all(is_ours(u.op.vjp or zero) for u in units) and not any(s.trial for s in self.tape.steps)
         new = [unit for unit in units if any(key not in self._found for key in flowing.keys(unit))]
 
-        def seen(number: int) -> list[tuple[Literal["right", "wrong", "open"], tuple[float, float]]]:
-            return [(local.status, local.errors) for local in self._locals(new[number], flowing, budget)]
+        def seen(number: int, given: Budget) -> list[tuple[Literal["right", "wrong", "open"], tuple[float, float]]]:
+            return [(local.status, local.errors) for local in self._locals(new[number], flowing, given)]
 
-        told = shared_out(seen, len(new), budget.jobs if ours else 1)
+        values, names = self.tape.values, {n for unit in new for n in (*unit.operands, *unit.outputs)}
+        largest = max((values.like(n).nbytes for n in names if n in values), default=0)
+        fits = budget.jobs * _AT_ONCE * largest <= budget.memory
+        told = shared_out(seen, len(new), budget, forks=ours and fits)
         for unit in units:
             keys = flowing.keys(unit)
             if any(key not in self._found for key in keys):
