@@ -12,7 +12,7 @@ import numpy as np
 
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.checks.forward.runtime import GraphRuns, installed
-from gradcheck_cli.errors import UsageError
+from gradcheck_cli.errors import UsageError, named
 from gradcheck_cli.export.derivatives import with_unique_names
 from gradcheck_cli.export.proof import Run, require_runs, values_of
 from gradcheck_cli.export.trials import where_it_runs
@@ -86,7 +86,7 @@ def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str
     with _folder(to), ExitStack() as opened:
         graphs = {name: with_unique_names(model.graph) for name, model in step.models.items()}
         least = max(LOWEST, step.train.source.opset.get("", 0))
-        notes = [_proven(step, name, graph, least) for name, graph in graphs.items()] if installed() else []
+        notes = [note for name in graphs if installed() for note in _proven(step, name, graphs[name], least)]
         large = any(value.nbytes > _LARGE for graph in graphs.values() for value in graph.constants.values())
         names = (*graphs, "init.npz", "step.py", *(["frozen.data"] if large else []))
         files = {name: opened.enter_context(replacing(to / name)) for name in names}
@@ -98,7 +98,7 @@ def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str
         files["step.py"].write(loop.encode("utf-8"))
         for file in files.values():  # what finds no room is noticed before the first takes its place
             file.flush()
-    return [note for note in notes if note]
+    return notes
 
 
 @contextmanager
@@ -124,17 +124,31 @@ def _batch(step: TrainingStep) -> int:
     return next((shape[0] for shape in shapes if shape and isinstance(shape[0], int)), 32)
 
 
-def _proven(step: TrainingStep, name: str, graph: Graph, least: int) -> str:
-    """A note on the run of a graph by onnxruntime at the first values; UnsupportedError where it refuses it alone."""
+def _proven(step: TrainingStep, name: str, graph: Graph, least: int) -> Iterator[str]:
+    """Notes on the run of a graph by onnxruntime at the first values; UnsupportedError where it refuses it alone."""
     model = step.models[name]
     if sum(value.nbytes for value in graph.constants.values()) > EXTERNAL_ABOVE:
-        return ""
+        return
     first = {n: value for n, value in {**step.init, RATE: np.array(step.lr)}.items() if n in model.graph.inputs}
     values: Run = {}
     with where_it_runs():
         tape = model.tape(model.graph.outputs, Settings(extra_feed_dict=first, seed=1), on=OutlinedTape)
         values = values_of(tape, (*model.graph.inputs, *model.graph.outputs))
     if not values:
-        return ""
+        return
     data = serialized(to_proto(graph, least=least))
-    return require_runs(data, model.graph, step.evaluate.graph, values, model.ops, GraphRuns(), least)
+    if said := require_runs(data, model.graph, step.evaluate.graph, values, model.ops, GraphRuns(), least):
+        yield said
+    yield from _stuck(step, {n: values[n + step.suffix] for n in step.init if n + step.suffix in values})
+
+
+def _stuck(step: TrainingStep, after: Run) -> Iterator[str]:
+    """A note where one step spoils weights, or leaves all as they are: counters are scalars, and move."""
+    spoilt = [n for n, value in after.items() if not np.isfinite(value).all()]
+    if spoilt:
+        weights = named(n for n in spoilt if n in step.params) or "gradients"
+        yield f"at random data one step makes NaN or infinity of {weights}"
+    moving = [n for n, value in step.init.items() if value.size > 1]
+    if moving and after and all(np.array_equal(after[n], step.init[n]) for n in moving):
+        yield ("at random data nothing is learnt: gradients are 0 (as behind a dead Relu), not finite, or too small for "
+               "the learning rate")  # fmt: skip

@@ -625,6 +625,33 @@ def test_weights_inside_of_branches_are_trained(branch: bool, tmp_path: Path) ->
     np.testing.assert_allclose(made["v_next"], v - (0 if branch else (off * x).sum(0)), rtol=1e-9)
 
 
+STUCK = {  # the nodes behind h = x w + b, and what is said of a step by random data
+    "learns": ("y = Relu (h)", ""),
+    "behind a dead Relu": (
+        "s = Sub (h, large) y = Relu (s)",
+        "nothing is learnt: gradients are 0 (as behind a dead Relu)",
+    ),
+    "NaN": ("z = Mul (h, zero) s = Abs (z) y = Sqrt (s)", "one step makes NaN or infinity of w, b"),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("more", [{}, {"accumulate": 3}], ids=["each batch", "three batches"])
+@pytest.mark.parametrize("name", STUCK)
+def test_a_step_that_learns_nothing_is_noted(name: str, more: dict[str, Any], optimizer: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    nodes, said = STUCK[name]
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 3] x) => (float[n, 2] y)
+        <float[3, 2] w = {{0.5, -0.3, 0.2, 0.9, -0.7, 0.1}}, float[2] b = {{0.1, 0.2}}, float large = {{1e6}},
+         float zero = {{0}}> {{ p = MatMul (x, w) h = Add (p, b) {nodes} }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    made = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t", optimizer=optimizer, **more)
+    notes = made.save(tmp_path / "step")
+    if more and name == "NaN":  # which the sum of gradients takes first
+        said = "one step makes NaN or infinity of gradients"
+    assert (len(notes), said in "".join(notes)) == (bool(said), True), notes
+
+
 def test_tied_weights_stay_tied(tmp_path: Path) -> None:
     model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (float[N,2] x) => (float[N,2] y)
         <float[2,2] w = {1, 2, 3, 4.5}> { h = MatMul(x, w) y = MatMul(h, w) }""")
