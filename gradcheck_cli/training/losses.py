@@ -17,9 +17,9 @@ from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.tape import Var
 from gradcheck_cli.errors import UsageError, counted, did_you_mean, shown
 from gradcheck_cli.export.trials import followed
-from gradcheck_cli.graph import FreshNames, Graph, Node, TensorType, is_inexact
+from gradcheck_cli.graph import Dim, FreshNames, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.model import Model, Tensor
-from gradcheck_cli.model.arguments import require_inexact
+from gradcheck_cli.model.arguments import contradicted, require_inexact
 from gradcheck_cli.op import Along, Op, composite, deciding
 from gradcheck_cli.ops.loss import picked_classes, reduced
 
@@ -160,10 +160,18 @@ def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: 
     scores = model[prediction]
     if known is LOSSES:
         require_inexact(model, scores, f"{said}:")
-    if measure.classes and len(scores.shape) == 1:
+    dims = followed(scores)
+    if measure.classes and len(dims) == 1:
         options["axis"] = 0  # a single sample has no other
+    taken = _target(scores, dims, measure.classes and not soft, options.get("axis", 0), said)
     if target not in model.tensors:
-        types[target] = _target(scores, measure.classes and not soft, options.get("axis", 0), said)
+        types[target] = taken
+    elif (shape := contradicted(model, target, taken.shape or ())) is not None:
+        there = TensorType(model.known_dtype(target), shape)
+        raise UsageError(
+            f"{said}: {target!r} is a tensor of the model, {there}; the target of {prediction!r} is {taken}. "
+            f"One with a name of its own becomes an input."
+        )
     node = Node(measure.op.name, (scores.name, target), (made,), options, DOMAIN, name=made)
     graph = replace(graph, inputs=(*graph.inputs, *types), nodes=(*graph.nodes, node), types={**graph.types, **types})
     return graph, made
@@ -208,12 +216,11 @@ def _options(measure: Measure, texts: Sequence[str], said: str) -> dict[str, Any
     return found
 
 
-def _target(scores: Tensor, classes: bool, axis: int, said: str) -> TensorType:
-    """The type of a target that is an input: that of the scores, or integers without the axis of the classes."""
-    dims = list(followed(scores))
+def _target(scores: Tensor, dims: Sequence[Dim], classes: bool, axis: int, said: str) -> TensorType:
+    """The type of a target of these scores: as they are, or integers without the axis of the classes."""
     if not classes:
         return TensorType(scores.dtype, tuple(dims))
-    if not -len(dims) <= axis < len(dims) and len(dims) != 1:
+    if not -len(dims) <= axis < len(dims):
         raise UsageError(f"{said}: {scores.name!r} has {counted(len(dims), 'dimension')}, and no axis {axis}.")
-    del dims[axis if len(dims) > 1 else 0]
-    return TensorType(np.dtype(np.int64), tuple(dims))
+    left = [dim for number, dim in enumerate(dims) if number != axis % len(dims)]
+    return TensorType(np.dtype(np.int64), tuple(left))

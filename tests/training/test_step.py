@@ -845,6 +845,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too smooth": ({"loss": "cross-entropy:scores,t,label_smoothing=2"}, "label_smoothing is 2; it is a number from 0"),
     "no delta": ({"loss": "huber:scores,t,delta=0"}, "delta is 0; it is a finite number above 0"),
     "a loss of one tensor twice": ({"loss": "mse:scores,scores"}, "compares 'scores' with itself"),
+    "a target of another shape": (
+        {"loss": "mse:scores,x"},
+        r"'x' is a tensor of the model, \[.*\] float.*; the target of",
+    ),
     "an option of targets": (
         {"loss": "cross-entropy:scores,t,probs"},
         "there are axis, ignore, label_smoothing, reduction, pr",
