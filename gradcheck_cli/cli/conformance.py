@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.group import Helpful
 from gradcheck_cli.cli.options import DURATION, TEXT_OR_JSON, OutputPath
 from gradcheck_cli.errors import counted, shown
@@ -79,12 +80,21 @@ def run(
     """Run an engine on all cases: exit code 1 if a gradient is wrong, 6 if it crashes, 7 if no gradient is right."""
     from gradcheck_cli.reference import scores as scores_of
 
-    found = scores_of.cases_in(folder, only)
-    score = scores_of.run(engine, found, python, _progress(len(found)), case_timeout)
+    answers: list[Scored] = []
+    found, interrupted = scores_of.cases_in(folder, only), False
+    try:
+        scores_of.run(engine, found, python, _collecting(answers, len(found)), case_timeout)
+    except KeyboardInterrupt:
+        interrupts.heard(last=False)
+        interrupted = True
+    score = scores_of.Score(engine, tuple(answers))
     if output_format == "json":
         click.echo(json.dumps(scores_of.plain(score), indent=2))
     else:
         _print(score)
+    if interrupted:
+        note(f"interrupted after {counted(len(answers), 'case')} of {len(found)}; no score is written")
+        return interrupts.INTERRUPTED
     if output is not None:
         score.write(Path(output))
     ends = {status: score.count(status) for status in scores_of.STATUSES if status != "forward"}  # is no gradient
@@ -107,13 +117,12 @@ def board(scores: tuple[Path, ...], output: str | None) -> int:
     return 0
 
 
-def _progress(total: int) -> Callable[[Scored], None]:
-    """A function that counts answers on stderr, if that is a terminal."""
-    count = 0
+def _collecting(answers: list[Scored], total: int) -> Callable[[Scored], None]:
+    """A function that keeps answers, and counts them on stderr if that is a terminal."""
 
     def told(answer: Scored) -> None:
-        nonlocal count
-        count += 1
+        answers.append(answer)
+        count = len(answers)
         if sys.stderr.isatty() and (count % _DOTS == 0 or count == total):
             sys.stderr.write(f"\r{count}/{total} cases" + ("\n" if count == total else ""))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,27 @@ def test_a_right_engine_passes(gradcheck: Command, cases: Path) -> None:
 def test_a_score_that_cannot_be_written_is_told_first(gradcheck: Command, cases: Path) -> None:
     ran = gradcheck("conformance", "run", "cases", "--engine", "gradcheck", "-o", "/dev/full")
     assert (ran.code, "No space left on device" in ran.err, "gradients within the bounds" in ran.out) == (2, True, True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as Unix has them")
+def test_an_interrupt_leaves_the_answers_that_came(gradcheck: Command, cases: Path) -> None:
+    Path("mine.py").write_text(
+        "import os, signal, time\n"
+        "from gradcheck_cli.reference.engines import Gradcheck\n"
+        "class Mine(Gradcheck):\n"
+        "    asked = 0\n"
+        "    def vjp(self, *args):\n"
+        "        Mine.asked += 1\n"
+        "        if Mine.asked == 2:\n"
+        "            os.kill(os.getppid(), signal.SIGINT)\n"
+        "            time.sleep(60)\n"
+        "        return super().vjp(*args)\n"
+    )
+    words = ["conformance", "run", "cases", "--engine", "mine.py:Mine", "-o", "score.json"]
+    ran = subprocess.run([sys.executable, "-m", "gradcheck_cli", *words], capture_output=True, text=True, timeout=600)
+    assert (ran.returncode, "gradients within the bounds" in ran.stdout) == (130, True), ran.stderr
+    assert f"note: interrupted after 1 case of {len(list(cases.iterdir()))}; no score is written" in ran.stderr
+    assert not Path("score.json").exists()
 
 
 @pytest.mark.parametrize("time", ["60", "30s", "1m"])
