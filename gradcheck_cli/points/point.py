@@ -50,7 +50,6 @@ MAGNITUDES = (1.0, 0.1, 10.0)  # of what is drawn, point by point
 _HALF_BYTES = ("int4", "uint4", "int2", "uint2")
 _REDRAWS = 8  # of integers at which outputs are empty: a number of steps may be 0
 _SEARCHES = 4  # for sizes, each with other integers
-_SMALL = 64 << 20  # bytes of a run that may be made anew to see at which sizes a model does not run
 ELSEWHERE = ((0.1, 1.0), (-0.1, 0.1), (1.1, 3.0))  # where a model may be finite that is not where it was tried
 
 
@@ -267,7 +266,8 @@ def find_point(
     `beside` runs another model at the same inputs, which has to run at the sizes that are chosen too; `on` is the kind
     of tape to run on; `ends` are the targets that must not be empty, all unless they are given.
     """
-    check_sizes(graph := source.graph, settings)
+    graph = source.graph
+    check_sizes(graph, settings)
     shipped, known = _known(source, settings, dims or {})
     ready, needed = shipped.at(index), graph.needed_for(targets)
     trials = _Trials(source, settings, ops, targets, index, ready, known, beside, on, ends)
@@ -279,11 +279,10 @@ def find_point(
     order = {k: i for i, k in enumerate(open_dims(graph))}
     sizes = {k: chosen[k] for k in sorted(chosen, key=lambda k: order.get(k, -1)) if k not in source.dims}
     expected = None if index else _expected(source, settings, ops, targets, feeds, shipped)
-    random = tuple(n for n in graph.free_inputs if n in needed and n not in trials.held and is_float(graph, n))
+    held = {*ready, *source.values_at.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
+    random = tuple(n for n in graph.free_inputs if n in needed and n not in held and is_float(graph, n))
     notes = [*shipped.notes(ready), *(only_size(k) for k, v in sizes.items() if v == 1 and k not in known)]
     notes += [_as_a_number(name) for name in trials.shapeless]
-    if not (index or dims or beside) and on is Tape and tape.values.owned() <= _SMALL:
-        notes += search.fixed(chosen)
     over = {k: search.over[k] for k in sizes if k in search.over}
     return Point(tape, feeds, sizes, expected, tuple(notes), random, over=over, integers=tuple(trials.integers))
 
@@ -314,8 +313,8 @@ class _Trials:
         self.needed = source.graph.needed_for(targets)
         self.open = not set(open_dims(source.graph)) <= set(known)
         self.ran: tuple[Tape, Mapping[str, Any]] | None = None
-        self.held = {*ready, *source.values_at.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
-        drawn = [n for n in self.graph.free_inputs if n in self.needed and n not in self.held]
+        held = {*ready, *source.values_at.get(index, {}), *settings.x_init_value, *settings.extra_feed_dict}
+        drawn = [n for n in self.graph.free_inputs if n in self.needed and n not in held]
         self.integers = [n for n in drawn if not is_float(self.graph, n)]
         self.shapeless = [n for n in drawn if declared_shape(self.graph, n) is None and n not in settings.x_shape]
         self.draw, self.left = 0, _REDRAWS if self.integers else 0

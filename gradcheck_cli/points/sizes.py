@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from msgspec import Struct, field
 
-from gradcheck_cli.errors import GradcheckError, LimitError, listed
+from gradcheck_cli.errors import GradcheckError, LimitError
 from gradcheck_cli.graph import Array, Graph, Node, TensorType
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.dims import BATCH, Roles, formula_names, open_dims, roles, symbol
@@ -134,30 +134,6 @@ class Search(Struct):
             if self._runs(candidate):
                 return self._all(self._improved(candidate))
         return None
-
-    def fixed(self, found: Mapping[str, int]) -> Iterator[str]:
-        """Notes on dimensions that run at the sizes found, and neither at one less, one more nor twice as many.
-
-        Only those are looked at that had to change.
-        """
-        own = {d: found[d] for d in self.tried[0]}
-        for dim, size in own.items():
-            if size in (1, self.tried[0][dim]):
-                continue
-            others = [n for n in (size - 1, size + 1, 2 * size) if n > 1]
-            ways = [way for n in others for way in self._moved(own, dim, n) if self._all(way) is not None]
-            self.left = max(self.left, len(ways))
-            if ways and not any(map(self._runs, ways)):
-                yield f"{dim}={size}: {listed(sorted({way[dim] for way in ways}))} do not run"
-
-    def _moved(self, own: Sizes, dim: str, size: int) -> Iterator[Sizes]:
-        """Sizes with another one for a dimension: alone, with those it equals, and with each that it may follow."""
-        yield {**own, dim: size}
-        yield {**own, **{d: size for d, n in own.items() if n == own[dim]}}
-        for other, n in own.items():
-            if other != dim:
-                yield {**own, dim: size, other: max(n + size - own[dim], 1)}
-                yield {**own, dim: size, other: max(n * size // own[dim], 1)}
 
     def _all(self, own: Sizes) -> Sizes | None:
         return self.roles.completed({**self.known, **own})
