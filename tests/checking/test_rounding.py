@@ -114,6 +114,23 @@ def test_a_softmax_of_nothing_that_other_frameworks_make_nan_of_is_told(name: st
     assert [" Softmax 's' is NaN along lines of -infinity alone" in note for note in record.notes] == [True] * told
 
 
+def test_a_softmax_of_infinity_is_not_told_as_one_that_is_masked():
+    nodes = (("Add", "x most", "h"), ("Softmax", "h", "s"), NOTHING, REST)
+    record = check(model(*nodes, x=(3,), constants={"most": np.array([0.0, np.inf, 0.0]), "zero": 0.0}))
+    assert not [note for note in record.notes if "is NaN along lines" in note]
+
+
+def test_each_x_is_told_of_the_masked_softmax_behind_it():
+    nodes = [node for x in ("x", "z") for node in (
+        ("Add", f"{x} mask", f"h{x}"), ("Softmax", f"h{x}", f"s{x}"), ("IsNaN", f"s{x}", f"none{x}"),
+        ("Where", f"none{x} zero s{x}", f"y{x}"))]  # fmt: skip
+    constants = {"mask": np.array([[0.0, -np.inf], [-np.inf, -np.inf]]), "zero": 0.0}
+    tested = model(*nodes, ("Add", "yx yz", "y"), x=(2, 2), inputs={"z": (2, 2)}, constants=constants)
+    for record in gc.check(tested, ["x", "z"], "y").checks:
+        told = [note for note in record.notes if "is NaN along lines" in note]
+        assert [f"Softmax 's{record.x}'" in note for note in told] == [True], told
+
+
 @pytest.mark.parametrize("method", ["complex-step", "richardson", "central", "forward"])
 @pytest.mark.parametrize("mode", ["full", "directional"])
 def test_numbers_at_the_edge_of_the_range_raise_no_warning(mode: str, method: str):

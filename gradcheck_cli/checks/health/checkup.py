@@ -153,6 +153,7 @@ class Checkup:
             if any(norms.bad.values()):  # another pass finds the rule
                 way = Descent(tape, y, [*ends])
                 deque(way.cotangents(descended.start), maxlen=0)
+            masked = dict(_masked(tape, y, [*ends], way.units, descended.start))
         except LimitError as error:
             if error.code == LimitError.code:  # the time limit; without memory there is just no health
                 raise
@@ -161,8 +162,6 @@ class Checkup:
             return False
         broken = None if way.broken is None else spot_of(way.broken)
         forward = culprit(tape, y) if broken else None
-        empty = next((unit for unit in way.units if _without_shares(tape, unit)), None)
-        masked = {} if empty is None else dict.fromkeys(_spoilt(tape, y, [*ends], descended.start), spot_of(empty))
         visit = Visit(Course(way.units), drafts(tape, way.units, data), norms, forward, broken, masked)
         for x in xs:
             self.visits.setdefault(x, []).append(visit)
@@ -353,23 +352,29 @@ def _finite(tape: Tape, names: Iterable[str]) -> bool:
     return all(np.isfinite(tape.values[n]).all() for n in names if n and is_inexact(tape.values[n].dtype))
 
 
-def _without_shares(tape: Tape, unit: Unit) -> bool:
-    """True for a softmax of lines of -infinity alone."""
-    return unit.op.vjp is softmax_vjp and bool(np.isnan(tape.values[unit.outputs[0]]).any())
-
-
-def _spoilt(tape: Tape, y: str, xs: Sequence[str], start: Array) -> list[str]:
-    """The xs that NaN comes back to by the plain rule of a softmax, which passes on what it is."""
+def _masked(tape: Tape, y: str, xs: Sequence[str], units: Sequence[Unit], start: Array) -> Iterator[tuple[str, Spot]]:
+    """The xs that NaN comes back to by the plain rule of a softmax without any share, with that softmax."""
+    empty = [unit for unit in units if _without_shares(tape, unit)]
+    if not empty:
+        return
 
     def plain(ct: Var, y: Var, x: Var, *, axis: int = -1) -> tuple[Var]:
         return (y * (ct - sym.sum(ct * y, (axis,))),)
 
     way = Descent(tape, y, xs, watched=False)
-    way.units = [
-        structs.replace(unit, op=replace(unit.op, vjp=plain)) if unit.op.vjp is softmax_vjp else unit
-        for unit in way.units
-    ]
-    return [name for name, ct in way.cotangents(start) if name in way.xs and np.isnan(ct).any()]
+    way.units = [structs.replace(u, op=replace(u.op, vjp=plain)) if u.op.vjp is softmax_vjp else u for u in way.units]
+    for name, ct in way.cotangents(start):
+        if name in way.xs and np.isnan(ct).any():
+            between = {unit.steps for unit in units_between(tape, [name], [y])}
+            yield from ((name, spot_of(unit)) for unit in empty[::-1] if unit.steps in between)  # the first stays
+
+
+def _without_shares(tape: Tape, unit: Unit) -> bool:
+    """True for a softmax with a line of -infinity alone."""
+    if unit.op.vjp is not softmax_vjp or not np.isnan(tape.values[unit.outputs[0]]).any():
+        return False
+    x = tape.values[unit.operands[0]]
+    return x.ndim > 0 and bool(np.isneginf(x).all(axis=unit.metadata.get("axis", -1)).any())
 
 
 class Visit(Struct, frozen=True, dict=True):
