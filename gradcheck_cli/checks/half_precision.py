@@ -82,7 +82,8 @@ class Precisions:
         spoilt = np.isnan(flat(narrow.named[y].value)) & np.isfinite(flat(problem.value(y)))
         rows = zip(backward.along(weights, budget), beside.along(weights, budget), strict=True)
         for x, (wide, other) in zip(xs, rows, strict=True):
-            other = np.where(spoilt[columns, None], np.nan, other)  # a rule may take NaN for what is masked later on
+            # a rule may take NaN for what is masked later on
+            other = np.where(spoilt[columns, None] & (wide != 0), np.nan, other)
             shapes = problem.value(x).shape, problem.value(y).shape
             found = compared(wide, other, columns, shapes, narrow.named[x].dtype)
             yield structs.replace(found, point=index, first=_first_loss(problem, narrow, x, found))

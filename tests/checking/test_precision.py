@@ -15,7 +15,7 @@ from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.results.measures import DIGITS, Precision
 from gradcheck_cli.results.record import Check
-from tests.checking.small import MUTANTS, Mutant, check, names, scaled, with_rule
+from tests.checking.small import MUTANTS, Mutant, check, model, names, scaled, with_rule
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 DIGITS_OF = {"float32": 7.22, "float16": 3.31, "bfloat16": 2.41}
@@ -249,6 +249,17 @@ def test_a_result_that_is_no_number_in_half_precision_has_no_gradient_there(dtyp
     assert record.status == "pass"
     assert np.isnan(record.gradient["precision"].narrow)
     assert record.gradient["health"].shows == ("nonfinite", "precision")
+
+
+def test_what_a_result_that_is_no_number_in_half_precision_does_not_depend_on_has_its_gradient():
+    most = np.float16(np.finfo(np.float16).max)
+    nodes = (
+        ("Add", "z m", "h"), ("Add", "h m", "a"), ("Softmax", "a", "s"), ("Sin", "x", "t"),
+        ("Concat", "t s", "y", {"axis": 0}),
+    )  # fmt: skip
+    tested = model(*nodes, dtype=np.float16, inputs={"z": (4,)}, constants={"m": -most})
+    records = gc.check(tested, ["x", "z"], "y", dtype="model").checks
+    assert [bool(np.isnan(record.gradient["precision"].narrow)) for record in records] == [False, True]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
