@@ -150,7 +150,9 @@ PARAMETERS = model(
 def test_forward_runs_from_a_parameter_keep_the_laws_as_far_as_no_other_x_has_shown(monkeypatch: pytest.MonkeyPatch):
     ends = list[Any]()
     ran = Laws._ran
-    monkeypatch.setattr(Laws, "_ran", lambda laws, program: ends.append(program.outputs) or ran(laws, program))
+    monkeypatch.setattr(
+        Laws, "_ran", lambda laws, program, *rest: ends.append(program.outputs) or ran(laws, program, *rest)
+    )
     report = gc.check(PARAMETERS, ["x", "V", "W"], "y")
     assert [record.status for record in report.checks] == ["pass"] * 3
     assert ends == [("y",), ("h",), ("g",)]

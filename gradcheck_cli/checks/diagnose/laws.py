@@ -17,7 +17,7 @@ from msgspec import Struct
 from gradcheck_cli.autodiff.backward import Course, Descended, inexact, pull_back, unit_of, units_between
 from gradcheck_cli.autodiff.tape import Tape, Unit
 from gradcheck_cli.compare.audit import all_tame, is_tame
-from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.chunks import Budget, StackResult
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.errors import GradcheckError
@@ -99,7 +99,7 @@ class Laws:
         self.some = [range(reals(backward.tape.values[x])) for x in backward.xs] if some is None else some
         self.anew = anew if backward.seed.dtype.kind == "f" else None
         self.position, self.tolerance = 0, Tolerance()  # of the current x
-        self._tried = set[tuple[int, ...]]()  # steps that kept the laws of forward runs, with the operands that moved
+        self._tried = set[tuple[float, ...]]()  # steps that kept the laws of forward runs, with the operands that moved
         self.rng, count = np.random.default_rng([seed, 2]), reals(backward.seed.value)
         self.ones = (np.arange(count) < backward.seed.size).astype(np.float64)
         self.u = self.rng.normal(size=count) if self.anew is None else flat(self.anew.start)
@@ -223,21 +223,25 @@ class Laws:
 
         What another x moved in the same way before has been looked at.
         """
-        ways = {index: (index, *(n in program.reached for n in step.operands)) for index, step in program.steps}
+        rtol, atol = self.tolerance.rtol, self.tolerance.atol
+        ways = {i: (i, rtol, atol, *(n in program.reached for n in step.operands)) for i, step in program.steps}
         new = [step for index, step in program.steps if ways[index] not in self._tried]
         if len(new) < len(program.steps):
-            read = {n for step in new for n in step.operands}
-            ends = [n for step in new for n in step.node.outputs if n and n not in read]
-            ends = [n for n in ends if is_inexact(program.tape.values[n].dtype)]
-            program = Program(program.tape, program.probes, ends)
-        broken = list(self._ran(program)) if program.outputs else []
-        self._tried.update(() if broken else ways.values())
+            made = {id(step): _inexact(program.tape, step.node.outputs) for step in new}
+            read = {n for step in new if made[id(step)] for n in step.operands}
+            program = Program(
+                program.tape, program.probes, [n for each in made.values() for n in each if n not in read]
+            )
+        if not program.outputs:
+            return
+        outcome = program.run(_two(program), branches=True)
+        crossed = bool(outcome.any_crossed(2)[0])
+        broken = list(self._ran(program, outcome, crossed))
+        self._tried.update(() if broken or crossed else ways.values())
         yield from broken
 
-    def _ran(self, program: Program) -> Iterator[Broken]:
-        """The laws of the forward runs of one program."""
-        outcome = program.run(_two(program), branches=True)
-        crossed = outcome.any_crossed(2)[0]
+    def _ran(self, program: Program, outcome: StackResult, crossed: bool) -> Iterator[Broken]:
+        """The laws of the forward runs of one program, of which two probes have run."""
         here = {program.probes[0]: program.tape.values[program.probes[0]][None]}
         for number, (name, made) in enumerate(zip(program.outputs, outcome.outputs, strict=True)):
             alone = flat(program.tape.values[name])
@@ -341,6 +345,10 @@ def _largest(x: Array, ones: Array | None = None) -> float:
             most = np.max(part, initial=found)
             found = float(most if np.isfinite(most) else np.max(part, initial=found, where=np.isfinite(part)))
     return found
+
+
+def _inexact(tape: Tape, names: Sequence[str]) -> list[str]:
+    return [n for n in names if n and is_inexact(tape.values.like(n).dtype)]
 
 
 def differ(first: Array, second: Array) -> bool:
