@@ -149,6 +149,6 @@ def _stuck(step: TrainingStep, after: Run) -> Iterator[str]:
         weights = named(n for n in spoilt if n in step.params) or "gradients"
         yield f"at random data one step makes NaN or infinity of {weights}"
     moving = [n for n, value in step.init.items() if value.size > 1]
-    if moving and after and all(np.array_equal(after[n], step.init[n]) for n in moving):
+    if moving and after and all(np.array_equal(after.get(n, 0), step.init[n]) for n in moving):
         yield ("at random data nothing is learnt: gradients are 0 (as behind a dead Relu), not finite, or too small for "
                "the learning rate")  # fmt: skip

@@ -154,14 +154,15 @@ def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: 
         raise UsageError(
             f"{said}: it compares {prediction!r} with itself; the target is another tensor or a new input."
         )
-    soft = "probabilities" in more and measure.classes
+    given = model.known_dtype(target) if target in model.tensors else None
+    soft = measure.classes and ("probabilities" in more or (given is not None and is_inexact(given)))
     options = _options(measure, [part for part in more if not (soft and part == "probabilities")], said)
     graph, made, types = model.graph, FreshNames(model.tensors).fresh(name), {}
     scores = model[prediction]
     if known is LOSSES:
         require_inexact(model, scores, f"{said}:")
     dims = followed(scores)
-    if measure.classes and len(dims) == 1:
+    if measure.classes and len(dims) == 1 and not any(part.startswith("axis=") for part in more):
         options["axis"] = 0  # a single sample has no other
     taken = _target(scores, dims, measure.classes and not soft, options.get("axis", 0), said)
     if target not in model.tensors:

@@ -804,6 +804,18 @@ def test_the_only_axis_of_a_single_sample_is_that_of_its_classes(axis: str, tmp_
     assert made["accuracy"] == float((w @ x).argmax() == 2)
 
 
+@pytest.mark.parametrize("said", ["", ",probabilities"])
+def test_a_tensor_of_the_model_may_hold_the_probabilities_of_classes(said: str, tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (double[b, 2] x, double[b, 3] p) => (double[b, 3] y)
+        <double[2, 3] w = {1, 2, 3, 4.5, -1, 0.5}> { y = MatMul (x, w) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss=f"cross-entropy:y,p{said}", optimizer="sgd", lr=1.0)
+    x, w = np.array([[0.5, -0.25], [1.0, 2.0]]), step.init["w"]
+    p = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
+    ct = (np.exp(log_softmax(x @ w)) - p) / 2
+    np.testing.assert_allclose(stepped(step, x=x, p=p)["w_next"], w - x.T @ ct, rtol=1e-9)
+
+
 def test_integers_are_no_prediction_of_a_loss(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(ONE), tmp_path / "m.onnx")
     with pytest.raises(UsageError, match=r"^--loss mse:best,t: 'best' is int64: only floating-point"):
