@@ -88,8 +88,10 @@ class Branches:
                 self._measure(step, tape, decided)
         ran = {step.origin for step in tape.steps if step.place.inside}
         for index, node in enumerate(self.graph.nodes):
-            if node.op == "Loop" and not decided.isdisjoint(
-                tape.named[n].name for n in node.inputs[:2] if n in tape.named
+            if (
+                node.op == "Loop"
+                and node.attrs["body"].nodes
+                and not decided.isdisjoint(tape.named[n].name for n in node.inputs[:2] if n in tape.named)
             ):
                 self.idle[index] = self.idle.get(index, True) and index not in ran
         for pair, program in programs.items():

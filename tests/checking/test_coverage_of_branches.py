@@ -296,6 +296,16 @@ def test_a_loop_whose_body_no_point_has_run_is_told_of(x: str, trips: str, condi
     assert [note for note in record.notes if "Loop" in note] == [said] * told
 
 
+def test_a_loop_whose_body_hands_its_state_through_has_nothing_to_run():
+    tested = looping("n")
+    *before, loop = tested.graph.nodes
+    body = dataclasses.replace(loop.attrs["body"], outputs=("f", "s"), nodes=())
+    nodes = (*before, dataclasses.replace(loop, attrs={"body": body}))
+    graph = dataclasses.replace(tested.graph, nodes=nodes)
+    [record] = gc.check(gc.Model(Source(graph, "looping", nodes=len(nodes)), gc.OPS), "x", "y").checks
+    assert (record.status, [note for note in record.notes if "Loop" in note]) == ("pass", [])
+
+
 @pytest.mark.parametrize("elsewhere", [0.5, -0.5])
 def test_one_value_beside_the_kink_is_a_side_that_was_seen(elsewhere: float):
     tested = model(("Mul", "x some", "h"), ("Relu", "h", "a"), ("Add", "a x", "y"),
