@@ -45,6 +45,7 @@ _ALONE_BYTES = 256 << 10  # a smaller stack is done before another thread has wo
 _LEARNED = (32 << 20) - (64 << 10)  # bytes: the largest threshold that glibc's malloc adapts to
 _LANES = 2  # as many as this share a stack even where one runs alone, so that both get the same bits
 _SHARED = 4  # a thread is worth a quarter of `least` probes; with fewer, threads wait for the interpreter's lock
+_PATIENCE = 0.2  # seconds between looks at a limit of time
 _LASTING = 1  # seconds from which on processes are worth more than they cost
 MANY = 1 << 20  # added to `Decisions.places` for each changed entry of a discrete result
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -150,7 +151,8 @@ def shared_out(
         lasting = time.monotonic() - begun > _LASTING
         if forks and 1 < budget.jobs < count - number and lasting and _may_fork():
             pieces = [range(i, i + 1) for i in range(number, count)]
-            yield from (result() for _, result in forked(work, pieces, budget.jobs, Counter()))
+            tick = partial(budget.progress, number, count)
+            yield from (result() for _, result in forked(work, pieces, budget.jobs, Counter(), tick))
             return
         yield run(number, budget)
 
@@ -174,11 +176,15 @@ def _alone(run: Callable[[range], Result], piece: range) -> Result:
 
 
 def forked(
-    run: Callable[[range], Result], pieces: Sequence[range], jobs: int, tally: Counter[str]
+    run: Callable[[range], Result],
+    pieces: Sequence[range],
+    jobs: int,
+    tally: Counter[str],
+    tick: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[range, Callable[[], Result]]]:
     """Yields the results of the pieces, in order, from `jobs` processes, which take turns.
 
-    What they add to `tally` is added here.
+    What they add to `tally` is added here.  While a result is waited for, `tick` is called, which may raise.
     """
     workers: list[_Worker[Result]] = []
 
@@ -188,7 +194,7 @@ def forked(
 
     def result(worker: _Worker[Result], piece: range) -> Result:
         try:
-            return worker.result(piece)
+            return worker.result(piece, tick)
         except BaseException:
             end()
             raise
@@ -218,9 +224,11 @@ class _Worker(Generic[Result]):
             self.process.start()
         theirs.close()
 
-    def result(self, piece: range) -> Result:
+    def result(self, piece: range, tick: Callable[[], None]) -> Result:
         """The next result, which is that of `piece`."""
         try:
+            while not self.answers.poll(_PATIENCE):
+                tick()
             value, counted, error = self.answers.recv()
         except (EOFError, OSError):
             return self.run(piece)

@@ -288,6 +288,18 @@ def test_what_is_shared_out_comes_in_order_and_ends_with_its_reader(monkeypatch:
     assert not active_children()
 
 
+@on_linux
+def test_a_limit_of_time_ends_what_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "_LASTING", 0)
+
+    def late(done: int, total: int) -> None:
+        raise LimitError("took more than 1 s")
+
+    with pytest.raises(LimitError):
+        next(shared_out(lambda number, given: time.sleep(600), 9, Budget(jobs=2, progress=late)))
+    assert not active_children()
+
+
 def test_whoever_stops_listening_stops_the_chunks() -> None:
     ran, ended = list[int](), list[int]()
 
