@@ -486,7 +486,7 @@ class Tape:
             node = Node(record.name, *ends, given, record.domain, label, place.metadata)
             return Step.of(record, node, positions, metadata, place)
 
-        return self.recorded(step, results[:count])
+        return self.recorded(step, results[:count])[: len(outputs) or n_outputs]
 
     def _sums(self, op: str, domain: str, operands: Sequence[Any], name: str) -> list[Var]:
         """Sums of some operands at a time: what one of thousands moves is then added to few others, not to all."""

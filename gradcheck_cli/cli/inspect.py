@@ -27,7 +27,7 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
     """Show a model's tensors, what is differentiable, what blocks a gradient, and what a check would cost."""
     from gradcheck_cli.cli import say
     from gradcheck_cli.cli.output import style_of
-    from gradcheck_cli.cli.tasks import expand
+    from gradcheck_cli.cli.tasks import ModelList, expand
     from gradcheck_cli.errors import GradcheckError, harmless
     from gradcheck_cli.graph.memory import exhausted, held
     from gradcheck_cli.report.model_overview import text
@@ -37,12 +37,16 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
     files, missing, _ = expand(models)
     errors = [error for _, error in missing]
     found: list[Inspection] = []
+    lists: list[GradcheckError] = []  # of models, which say so where there is nothing else
     for file in files:
         try:
             with held():
                 found.extend(_inspections(file, options, ctx))
+        except ModelList as error:
+            lists.append(error)
         except (GradcheckError, MemoryError) as error:  # of several models one that cannot be read hides no other
             errors.append(exhausted(error) if isinstance(error, MemoryError) else error)
+    errors += [] if found else lists
     if options["output_format"] == "json" and found:
         parts = [each.as_json() for each in found]
         told = json.dumps(parts[0] if len(parts) == 1 else parts, indent=2, default=str)
@@ -61,7 +65,7 @@ def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> I
     from gradcheck_cli.checks.inspection import inspect
     from gradcheck_cli.cli.config import settings_above
     from gradcheck_cli.cli.resolve import dims_of, resolve
-    from gradcheck_cli.cli.tasks import fitting, targets
+    from gradcheck_cli.cli.tasks import ModelList, fitting, targets
     from gradcheck_cli.errors import NothingChecked
     from gradcheck_cli.formats import read
 
@@ -71,6 +75,8 @@ def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> I
     bearing = [option.name for option in options_at("inspect") if option.field]
     asked = [{name: layer[name] for name in bearing if layer.get(name)} for layer in layers]
     subjects = dict(_subjects(file, spec))
+    if not subjects and spec.models:
+        raise ModelList(f"nothing to inspect: {file} lists models")
     if not subjects:
         raise NothingChecked(f"nothing to inspect: {file} has no graphs, and its checks name no models")
     named = {name for layer in asked for option in ("x", "y") for name in layer.get(option, ())}

@@ -320,7 +320,7 @@ def merged(folders: Sequence[Path], target: Path) -> About:
         jobs=names,
         shards=shards,
         fail_on=tuple(gate for gate in GATES if gate in gates),
-        waives=abouts[0].waives if all(each.waives == abouts[0].waives for each in abouts) else {},
+        waives={n: v for n, v in abouts[0].waives.items() if all(each.waives.get(n) == v for each in abouts)},
     )
     if os.path.lexists(target):
         raise UsageError(f"{target} is there already; runs are put into a new folder")
@@ -372,6 +372,7 @@ def differing(folders: Sequence[Path]) -> str:
     names = ["versions"] * (len({about.version for about in abouts}) > 1)
     names += ["sources"] * (len({about.sources for about in abouts}) > 1)
     names += ["options"] * any(each != options[0] for each in options)
+    names += ["waivers, which count where all have them"] * any(each.waives != abouts[0].waives for each in abouts)
     return f"the runs differ in {' and '.join(names)}" if names else ""
 
 

@@ -51,3 +51,6 @@ def test_a_list_of_models_beside_others_is_left_out_and_alone_nothing_to_check(
     beside = gradcheck("mlp.onnx", "zoo.gradcheck.yaml", "--x", "input", "--y", "loss")
     assert (beside.code, beside.out.count("1 check: 1 passed")) == (0, 1)
     assert "note: left out, as lists of models, which `gradcheck zoo` checks: zoo.gradcheck.yaml" in beside.err
+    seen = gradcheck("inspect", "mlp.onnx", "zoo.gradcheck.yaml")
+    assert (seen.code, seen.err) == (0, "")
+    assert gradcheck("inspect", "zoo.gradcheck.yaml").code == 7
