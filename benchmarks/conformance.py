@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.table import Table
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.reference.engines import ENGINES
-from gradcheck_cli.reference.scores import STATUSES, Score, Scored, cases_in, publish, run, write
+from gradcheck_cli.reference.scores import STATUSES, Score, cases_in, publish, run, write
 
 # What pip installs for an engine: adapters say what they need, these are the versions that the scores are of.
 PACKAGES: dict[str, tuple[str, ...]] = {
@@ -45,7 +45,7 @@ def main() -> int:
                 continue
             start = time.perf_counter()
             try:
-                score = run(engine, cases_in(cases)[:: COMPILING.get(engine, 1)], python, _unheard)
+                score = run(engine, cases_in(cases)[:: COMPILING.get(engine, 1)], python)
             except UsageError as error:  # it does not start there
                 if engine == "gradcheck":  # whose score comes first: the badge and the exit code are of it
                     raise
@@ -83,10 +83,6 @@ def _installed(engine: str, scratch: str) -> str:
     if done.returncode:
         print(f"{engine} cannot be installed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
     return "" if done.returncode else python
-
-
-def _unheard(answer: Scored) -> None:
-    """Takes an answer and says nothing."""
 
 
 def _table(scores: list[Score], seconds: dict[str, float]) -> Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +82,9 @@ def run(
     answers: list[Scored] = []
     found, interrupted = scores_of.cases_in(folder, only), False
     try:
-        scores_of.run(engine, found, python, _collecting(answers, len(found)), case_timeout)
+        for answer in scores_of.answers(engine, found, python, case_timeout):
+            answers.append(answer)
+            _count(len(answers), len(found))
     except KeyboardInterrupt:
         interrupts.heard(last=False)
         interrupted = True
@@ -117,16 +118,10 @@ def board(scores: tuple[Path, ...], output: str | None) -> int:
     return 0
 
 
-def _collecting(answers: list[Scored], total: int) -> Callable[[Scored], None]:
-    """A function that keeps answers, and counts them on stderr if that is a terminal."""
-
-    def told(answer: Scored) -> None:
-        answers.append(answer)
-        count = len(answers)
-        if sys.stderr.isatty() and (count % _DOTS == 0 or count == total):
-            sys.stderr.write(f"\r{count}/{total} cases" + ("\n" if count == total else ""))
-
-    return told
+def _count(number: int, total: int) -> None:
+    """Counts answers on stderr, if that is a terminal."""
+    if sys.stderr.isatty() and (number % _DOTS == 0 or number == total):
+        sys.stderr.write(f"\r{number}/{total} cases" + ("\n" if number == total else ""))
 
 
 def _print(score: Score) -> None:

@@ -192,16 +192,16 @@ def cases_in(root: Path, only: Sequence[str] = ()) -> list[Path]:
     return [*map(_tried, chosen)]
 
 
-def run(
-    name: str, folders: Sequence[Path], python: str, told: Callable[[Scored], None], patience: float = PATIENCE
-) -> Score:
+def run(name: str, folders: Sequence[Path], python: str, patience: float = PATIENCE) -> Score:
     """The score of an engine that `python` can import."""
-    answers = []
+    return Score(name, tuple(answers(name, folders, python, patience)))
+
+
+def answers(name: str, folders: Sequence[Path], python: str, patience: float = PATIENCE) -> Iterator[Scored]:
+    """The answers of which a score is made, one after the other."""
     with tempfile.TemporaryDirectory(prefix="gradcheck-") as out:
         for folder, said in _said(name, folders, python, Path(out), patience):
-            answers.append(judged(folder, said, Path(out)))
-            told(answers[-1])
-    return Score(name, tuple(answers))
+            yield judged(folder, said, Path(out))
 
 
 def _said(

@@ -102,7 +102,7 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scored(cases: Path, engine: str, patience: float = 30.0) -> Score:
-    return run(engine, cases_in(cases)[::3], sys.executable, lambda answer: None, patience)
+    return run(engine, cases_in(cases)[::3], sys.executable, patience)
 
 
 def test_our_own_gradients_are_right(cases: Path) -> None:
@@ -165,7 +165,7 @@ def test_an_engine_that_is_not_there_is_an_error(cases: Path) -> None:
     with pytest.raises(UsageError, match="does not start"):
         scored(cases, "no-such-engine")
     with pytest.raises(UsageError, match="cannot be run"):
-        run("gradcheck", cases_in(cases), "/nowhere/python", lambda answer: None)
+        run("gradcheck", cases_in(cases), "/nowhere/python")
     with pytest.raises(UsageError, match="holds no cases"):
         cases_in(cases / "nothing")
 
