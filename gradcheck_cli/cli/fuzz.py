@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from gradcheck_cli.cli import interrupts
+from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.options import DURATION, TEXT_OR_JSON
 from gradcheck_cli.errors import UsageError, counted, quoted, shown
 
@@ -74,7 +74,7 @@ def command(
     if unwritten and not interrupted:
         raise unwritten
     if unwritten:
-        click.echo(f"note: {shown(str(unwritten))}", err=True)
+        note(str(unwritten))
     return code
 
 

@@ -399,8 +399,9 @@ def followed(tensor: Tensor) -> tuple[Dim, ...]:
 
 def _uncontradicted(tensor: Tensor) -> tuple[Dim, ...]:
     """The declared shape, with None for what holds at other sizes alone: PyTorch declares what it squeezes by one row."""
-    tape = tensor.model.sample()
-    ran = tape.named[tensor.name].shape if isinstance(tape, Tape) else tensor.shape
+    ran = tensor.model.sampled_shape(tensor.name)
+    if ran is None:
+        return tensor.shape
     if len(ran) != len(tensor.shape):
         return (None,) * len(ran)
     return tuple(
