@@ -23,10 +23,11 @@ FOLDER = click.RichOption(
 
 @click.command("step", cls=TypedCommand, context_settings=SETTINGS, params=[FOLDER, *options_of("step", panels=False)])
 @click.argument("models", nargs=1, required=True, metavar="MODEL", type=click.Path())
-@click.option("--loss", required=True, metavar="TENSOR|KIND:X,TARGET[,OPTION=V]",
+@click.option("--loss", required=True, multiple=True, metavar="TENSOR|KIND:X,TARGET[,OPTION=V]",
               help="A tensor of the model, or mse, l1, huber, bce-with-logits or cross-entropy of a tensor and a target, "
               "which is a new input where the model has no tensor of that name. Options: reduction=sum; delta; pos_weight; "
-              "axis, ignore, label_smoothing, probabilities (the target holds these).")  # fmt: skip
+              "axis, ignore, label_smoothing, probabilities (the target holds these). "
+              "Several add up; FACTOR: before one scales it.")  # fmt: skip
 @click.option("--optimizer", default="adam", show_default=True, metavar="NAME[:OPTION=V,...]",
               help="sgd, momentum, adam, adamw, adagrad, rmsprop or lion, with PyTorch's defaults.")  # fmt: skip
 @click.option("--lr", type=click.FloatRange(min=0), metavar="RATE", help="The learning rate. Default: the optimizer's.")

@@ -20,10 +20,9 @@ from gradcheck_cli.export.inner import relabeled
 from gradcheck_cli.export.proof import proven, reference
 from gradcheck_cli.graph import Array, FreshNames, Graph, computing
 from gradcheck_cli.model import Model, arguments
-from gradcheck_cli.op import Ops
 from gradcheck_cli.ops.straight import estimated
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.training.losses import LOSSES, MEASURES, METRICS, said_of_probabilities, with_measure
+from gradcheck_cli.training.losses import METRICS, said_of_probabilities, with_losses, with_measure
 from gradcheck_cli.training.optimizers import NORM, RATE, STEP, Update, optimizer_of
 from gradcheck_cli.training.trainables import Trainables, evaluated, trained_inputs
 
@@ -70,9 +69,9 @@ class TrainingStep(Struct, frozen=True):
 
 
 def training_step(
-    model: Model, *, loss: str, optimizer: str = "adam", lr: float | None = None, weight_decay: float | None = None,
-    trainable: str | Sequence[str] = (), lora: str | Sequence[str] = (), clip_norm: float | None = None,
-    accumulate: int = 1, loss_scale: float | None = None, metrics: str | Sequence[str] = (),
+    model: Model, *, loss: str | Sequence[str], optimizer: str = "adam", lr: float | None = None,
+    weight_decay: float | None = None, trainable: str | Sequence[str] = (), lora: str | Sequence[str] = (),
+    clip_norm: float | None = None, accumulate: int = 1, loss_scale: float | None = None, metrics: str | Sequence[str] = (),
     straight_through: bool = False, seed: int = 0, feeds: Mapping[Any, Any] | None = None,
     no_decay: str | Sequence[str] = (), lr_scale: str | Sequence[str] = (),
 ) -> TrainingStep:  # fmt: skip
@@ -82,10 +81,11 @@ def training_step(
 
     Args:
         model: a model from `load`.
-        loss: a tensor of the model, which is summed up, or KIND:PREDICTION,TARGET: mse, l1, huber, bce-with-logits or
+        loss: a tensor of the model with one number, or KIND:PREDICTION,TARGET: mse, l1, huber, bce-with-logits or
             cross-entropy; a target that is no tensor of the model becomes an input.  Options follow: reduction=sum,
             delta of huber, pos_weight of bce-with-logits, axis, ignore and label_smoothing of cross-entropy, and
-            `probabilities` for a target that holds these.
+            `probabilities` for a target that holds these.  FACTOR: before it scales it; several add up, and each is a
+            metric too.
         optimizer: sgd, momentum, adam, adamw, adagrad, rmsprop or lion; options follow, as in adam:beta1=0.8,eps=1e-6.
         lr: the learning rate; None: the optimizer's usual one.
         weight_decay: that of the optimizer; None: its usual one.
@@ -113,7 +113,7 @@ def training_step(
     how = Update(chosen, clip_norm, _whole(accumulate), loss_scale, _each(no_decay), _each(lr_scale))
     if feeds:
         model = _with_constants(model, arguments.feeds(model, feeds, "feeds"))
-    making = _Making(model, loss, how, _each(trainable), _each(lora), _each(metrics), straight_through, seed)
+    making = _Making(model, _each(loss), how, _each(trainable), _each(lora), _each(metrics), straight_through, seed)
     return making.step(how.optimizer.lr if lr is None else float(lr))
 
 
@@ -158,7 +158,7 @@ class _Making(Struct, frozen=True):
     """A training step while it is put together."""
 
     given: Model
-    loss: str
+    losses: tuple[str, ...]
     how: Update
     trainable: tuple[str, ...]
     lora: tuple[str, ...]
@@ -167,7 +167,8 @@ class _Making(Struct, frozen=True):
     seed: int
 
     def step(self, lr: float) -> TrainingStep:
-        model, loss, metrics = self._measured()
+        model, loss, parts = with_losses(self.given, self.losses)
+        model, metrics = self._with_metrics(model, loss, parts)
         ops, graph = model.ops, model.graph
         source = model.source
         if self.straight:
@@ -184,7 +185,7 @@ class _Making(Struct, frozen=True):
             Model(structs.replace(source, graph=train, uri="train.onnx"), opened.ops, model.dims),
             self._evaluate(opened, loss, metrics),
             init, suffix, lr, loss, (*metrics, *self._norm), tuple(found.params), data, forward.open_dims,
-            (*said_of_probabilities(graph, loss), *found.notes, *forward.notes),
+            (*said_of_probabilities(graph, parts or [loss]), *found.notes, *forward.notes),
         )  # fmt: skip
 
     @property
@@ -192,18 +193,19 @@ class _Making(Struct, frozen=True):
         """The norm of the gradients, if it is asked for."""
         return (NORM,) if NORM in self.metrics else ()
 
-    def _measured(self) -> tuple[Model, str, list[str]]:
-        """The model with its loss and metrics, and their names."""
-        model, found = self.given, []
-        asked = [(self.loss, LOSSES, "--loss", "loss")]
-        asked += [(m, METRICS, "--metric", m.partition(":")[0]) for m in self.metrics if m != NORM]
-        for text, known, option, name in asked:
-            graph, made = with_measure(model, text, known, option, name)
-            ops: Ops = {**model.ops, **MEASURES}
-            model = Model(structs.replace(model.source, graph=graph), ops, model.dims)
-            found.append(made)
-        arguments.require_inexact(model, model[found[0]], "--loss")
-        return model, found[0], found[1:]
+    def _with_metrics(self, model: Model, loss: str, parts: Sequence[str]) -> tuple[Model, list[str]]:
+        """The model with the metrics that are asked for, and the names of these and of the parts of the loss."""
+        found = [*parts]
+        for text in self.metrics:
+            if text != NORM:
+                model, made = with_measure(model, text, METRICS, "--metric", text.partition(":")[0])
+                found.append(made)
+        return model, [name for name in dict.fromkeys(found) if name != loss]
+
+    @property
+    def _said(self) -> str:
+        """The losses as they were given."""
+        return " ".join(f"--loss {text}" for text in self.losses)
 
     def _connected(self, model: Model, loss: str) -> tuple[Trainables, Model, list[str]]:
         """The tensors that are trained, the model with them as inputs, and the names of the gradients.
@@ -217,7 +219,7 @@ class _Making(Struct, frozen=True):
             mended = any(severance.mended(name, loss) for name in left)
             instead = "; --straight-through takes rounding as the identity" if mended else ""
             if self.lora or len(left) == len(found.params):
-                raise UsageError(f"--loss {self.loss}: it does not depend on {named(left)} by a gradient{instead}.")
+                raise UsageError(f"{self._said}: it does not depend on {named(left)} by a gradient{instead}.")
             found, opened, added = self._differentiated(model, loss, left)
             said.insert(0, f"not trained: {named(left)}; the loss does not depend on them by a gradient{instead}")
         detached = severance.detached(found.params, loss)
@@ -231,8 +233,6 @@ class _Making(Struct, frozen=True):
         found = trained_inputs(model.graph, [loss], self.trainable, self.lora, model.ops, self.seed, left)
         opened = Model(structs.replace(model.source, graph=found.graph), model.ops, model.dims)
         shape, scale = opened.shape(loss), self.how.loss_scale
-        if any(d != 1 for d in shape):
-            raise UsageError(f"--loss {loss}: its shape is {list(shape)}; a loss is one number.")
         seeds: Any = "ones" if scale is None else {loss: np.full([1] * len(shape), scale)}
         how = {"scope": "gradients", "aggregate": add_n, "gate": False, "colocate": False, "zeros": False, "stop": ()}
         return found, opened, derivatives(opened, "gradient", list(found.params), [loss], seeds, how)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec import field as made_by
 
 from gradcheck_cli.autodiff import symbolic as sym
@@ -100,6 +102,14 @@ def _reduced(losses: Var, reduction: str) -> Var:
     return (sym.mean if reduction == "mean" else sym.sum)(losses, keepdims=False)
 
 
+def weighted_sum(*losses: Var, factors: Sequence[float]) -> Var:
+    """The sum of losses times their factors, in the dtype of most bits that one has."""
+    dtype = max((loss.dtype for loss in losses), key=lambda dtype: dtype.itemsize)
+    wide = (sym.cast(loss, dtype) for loss in losses)
+    total, *more = (loss if factor == 1 else loss * factor for loss, factor in zip(wide, factors, strict=True))
+    return reduce(add, more, total)
+
+
 class Measure(Struct, frozen=True):
     """An operator of a prediction and a target, and the options that it takes, each with its default.
 
@@ -127,19 +137,20 @@ LOSSES: Mapping[str, Measure] = {
     ),
 }
 METRICS: Mapping[str, Measure] = {"accuracy": _measure("Accuracy", accuracy, {"axis": 1, "ignore": -100}, classes=True)}
-MEASURES = {each.op.key: each.op for each in (*LOSSES.values(), *METRICS.values())}
+_SUM = composite("WeightedSum", weighted_sum, domain=DOMAIN)
+MEASURES = {op.key: op for op in (_SUM, *(each.op for each in (*LOSSES.values(), *METRICS.values())))}
 _REDUCTIONS = ("mean", "sum")
 _WITHIN = {"cross-entropy": "Softmax", "bce-with-logits": "Sigmoid"}  # what losses of scores apply themselves
 
 
-def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: str, name: str) -> tuple[Graph, str]:
-    """The model's graph with a measure, and the name of its tensor.
+def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: str, name: str) -> tuple[Model, str]:
+    """The model with a measure, and the name of its tensor.
 
     `text` is a tensor of the model, or KIND:PREDICTION,TARGET[,OPTION=VALUE ...]; a target that is no tensor becomes an
     input.  UsageError for anything else, which names the `option`.
     """
     if text in model.tensors:
-        return model.graph, text
+        return model, text
     kind, _, rest = text.partition(":")
     said, (prediction, *more) = f"{option} {text}", (part.strip() for part in rest.split(","))
     if kind not in known:
@@ -175,14 +186,60 @@ def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: 
         )
     node = Node(measure.op.name, (scores.name, target), (made,), options, DOMAIN, name=made)
     graph = replace(graph, inputs=(*graph.inputs, *types), nodes=(*graph.nodes, node), types={**graph.types, **types})
-    return graph, made
+    return _measured(model, graph), made
 
 
-def said_of_probabilities(graph: Graph, loss: str) -> Iterator[str]:
-    """A sentence on a loss of scores that is given probabilities, as classifiers of Keras end with."""
-    node = _maker(graph, loss)
-    kind = next((k for k in _WITHIN if node is not None and node.key == LOSSES[k].op.key), None)
-    if node is not None and kind is not None:
+def _measured(model: Model, graph: Graph) -> Model:
+    """The model with another graph, which may have measures."""
+    return Model(structs.replace(model.source, graph=graph), {**model.ops, **MEASURES}, model.dims)
+
+
+def with_losses(model: Model, texts: Sequence[str]) -> tuple[Model, str, list[str]]:
+    """The model with one loss or the sum of several, the name of its tensor, and of each part of a sum.
+
+    Each is one of `with_measure`, or FACTOR: and one.  UsageError for anything else.
+    """
+    if not texts:
+        raise UsageError("--loss: a training step needs one.")
+    factors, parts = list[float](), list[str]()
+    for text in texts:
+        factor, one = _factored(model, text)
+        kind = one.partition(":")[0] if len(texts) > 1 or factor != 1 else "loss"
+        model, made = with_measure(model, one, LOSSES, "--loss", kind)
+        require_inexact(model, model[made], "--loss")
+        shape = model.shape(made)
+        if any(dim != 1 for dim in shape):
+            raise UsageError(f"--loss {text}: it is {TensorType(model.dtype(made), shape)}; a loss is one number.")
+        factors.append(factor)
+        parts.append(made)
+    if factors == [1]:
+        return model, parts[0], []
+    total = FreshNames(model.tensors).fresh("loss")
+    node = Node(_SUM.name, tuple(parts), (total,), {"factors": factors}, DOMAIN, name=total)
+    return _measured(model, replace(model.graph, nodes=(*model.graph.nodes, node))), total, parts
+
+
+def _factored(model: Model, text: str) -> tuple[float, str]:
+    """The factor of FACTOR:LOSS, or 1, and the loss."""
+    factor, mark, loss = text.partition(":")
+    try:
+        number = float(factor) if mark and text not in model.tensors else None
+    except ValueError:
+        number = None
+    if number is None:
+        return 1.0, text
+    if number == 0 or not np.isfinite(number):
+        raise UsageError(f"--loss {text}: its factor is {factor}; it is a finite number, and not 0.")
+    return number, loss
+
+
+def said_of_probabilities(graph: Graph, losses: Sequence[str]) -> Iterator[str]:
+    """A sentence on each loss of scores that is given probabilities, as classifiers of Keras end with."""
+    for loss in losses:
+        node = _maker(graph, loss)
+        kind = next((k for k in _WITHIN if node is not None and node.key == LOSSES[k].op.key), None)
+        if node is None or kind is None:
+            continue
         given, made = node.inputs[0], _maker(graph, node.inputs[0])
         if made is not None and made.key == ("", _WITHIN[kind]):
             yield f"{shown(given)} is what {made.op} gives, and {kind} takes the scores before it: {shown(made.inputs[0])}"

@@ -156,6 +156,45 @@ LOSSES: dict[str, tuple[str, Array, Callable[[Array], float]]] = {
 }  # fmt: skip
 
 
+def test_several_losses_add_up_and_each_is_given(tmp_path: Path) -> None:
+    texts = ["2:mse:scores,t", "-0.25:l1:scores,t", "huber:scores,t,delta=0.75"]
+    step = folder(tmp_path, loss=texts, optimizer="sgd", lr=0.1, metrics="mse")
+    plain = [text.removeprefix("2:").removeprefix("-0.25:") for text in texts]
+    alone = [folder(tmp_path, loss=text, optimizer="sgd", lr=0.1) for text in plain]
+    feeds = {"x": np.random.default_rng(2).normal(size=(5, 8)), "t": T}
+    found, parts = stepped(step, **feeds), [stepped(each, **feeds) for each in alone]
+    assert (step.metrics, step.data) == (("mse", "l1", "huber"), ("x", "t"))
+    for name, part in zip(step.metrics, parts, strict=True):
+        assert found[name] == pytest.approx(part["loss"], rel=1e-12)
+    for name, off in (("loss", 0.0), ("w1_next", step.init["w1"]), ("b2_next", step.init["b2"])):
+        total = sum(factor * (part[name] - off) for factor, part in zip((2, -0.25, 1), parts, strict=True))
+        np.testing.assert_allclose(found[name] - off, total, rtol=1e-9, atol=1e-12)
+    assert {"loss", "mse", "l1", "huber"} <= {*step.evaluate.graph.outputs}
+
+
+FACTORS: dict[str, tuple[str | list[str], str]] = {
+    "none": ([], "^--loss: a training step needs one"),
+    "zero": (["0:mse:scores,t"], "^--loss 0:mse:scores,t: its factor is 0; it is a finite number, and not 0"),
+    "no number": ("nan:mse:scores,t", "its factor is nan"),
+    "of nothing": ("2:", "^--loss : write a tensor of the model, or mse:PREDICTION,TARGET"),
+    "of rows": (["mse:scores,t", "scores"], r"^--loss scores: it is \[.*,3\] float.*; a loss is one number"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_a_loss_that_cannot_be_added_is_told(name: str, tmp_path: Path) -> None:
+    texts, said = FACTORS[name]
+    with pytest.raises(UsageError, match=said):
+        folder(tmp_path, loss=texts)
+
+
+@pytest.mark.parametrize("metrics", [(), "both"])
+def test_a_loss_that_is_a_metric_too_is_one_output(metrics: Any, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(HEADS), tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="both", metrics=metrics)
+    assert [*step.train.graph.outputs].count("both") == 1 and step.metrics == ()
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_are_their_formulas(name: str, tmp_path: Path) -> None:
     text, target, formula = LOSSES[name]
