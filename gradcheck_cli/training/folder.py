@@ -71,7 +71,8 @@ def train(data, steps, batch, threads=0):
 
 if __name__ == "__main__":
     given = dict(enumerate(sys.argv))
-    for number, loss in enumerate(train(dict(np.load(given[1])), int(given.get(2, 200)), int(given.get(3, BATCH)))):
+    found = train(dict(np.load(given[1])), int(given.get(2, 200)), int(given.get(3, BATCH)))
+    for number, loss in enumerate(found, int(np.load(CHECKPOINT)["batches_drawn"]) - len(found)):
         print(number, loss)
 '''
 
