@@ -24,6 +24,7 @@ Seen: TypeAlias = dict[str, bool]  # branch -> whether it was taken
 Key: TypeAlias = tuple[int, int, str]
 SHOWN = 3  # branches that notes name
 RANGES = 20  # of nodes that a record holds
+_BRANCHES = ("then branch", "else branch")  # of an If
 _BOUNDLESS = 3e38  # a bound that stands for none
 
 
@@ -111,6 +112,12 @@ class Branches:
         branches: BranchCounts = {"total": total, "covered": total - len(missed), "missed": tuple(missed[:SHOWN])}
         return replace(record, branches={**branches, "ranges": tuple(ranges)} if ranges else branches)
 
+    def unrun(self) -> Iterator[str]:
+        """Branches of Ifs and bodies of loops that ran at no point, though what is fed decides on them."""
+        for key, seen in self.seen.items():
+            yield from (f"the {name} of {self.names[key]}" for name in _BRANCHES if not seen.get(name, True))
+        yield from (f"the body of {describe(i, self.graph.nodes[i])}" for i, never in self.idle.items() if never)
+
     def _said_of_ranges(self, keys: set[Key]) -> list[str]:
         """Node 1 Relu 'a' reads -3 to 4."""
         found = [(k, low, high) for k, (low, high) in self.ranges.items() if k in keys]
@@ -169,7 +176,7 @@ class Branches:
         if condition is None or condition.name not in decided:
             return {}
         holds = bool(condition.value.reshape(-1)[0])
-        return {"then branch": holds, "else branch": not holds}
+        return dict(zip(_BRANCHES, (holds, not holds), strict=True))
 
 
 def _span(x: Array) -> tuple[float, float]:

@@ -219,6 +219,28 @@ def test_what_is_left_out_is_said_in_a_line_each() -> None:
     assert "a.onnx has float32, b.onnx has float64" in diff(Twins("", net(HEAD, W=W, V=V), double))["y"].notes
 
 
+BRANCHED = """a (float[4] x, bool c) => (float[4] y) {
+    y = If (c) <then_branch = t () => (float[4] a) { a = Mul (x, x) }, else_branch = e () => (float[4] b) { b = %s (x) }>
+}"""
+LOOPED = "a (float[4] x, int64 n) => (float[4] y) { y = Loop (n, , x) <body = %s> }"
+BODY = "b (int64 i, bool g, float[4] v) => (bool h, float[4] w) { h = Identity (g)  w = %s (v) }"
+
+
+@pytest.mark.parametrize("text, feeds, unrun", [
+    (BRANCHED, {"c": np.True_}, "the else branch of node 0 If 'y'"),
+    (LOOPED % BODY, {"n": np.int64(0)}, "the body of node 0 Loop 'y'"),
+], ids=["branch", "body"])  # fmt: skip
+def test_what_no_point_ran_is_not_called_the_same_without_a_word(text: str, feeds: Any, unrun: str) -> None:
+    one, two = net(text % "Sin"), net(text % "Cos")
+    found = diff(Twins("", one, two), extra_feed_dict=feeds)
+    said = tuple(f"{n}.onnx: {unrun} ran at no point, and was not compared" for n in "ab")
+    assert {each.notes for each in found.values()} == {said}
+    other = {name: np.asarray(1 - value).astype(value.dtype) for name, value in feeds.items()}
+    found = diff(Twins("", one, two), extra_feed_dict=other)
+    assert found["y"].status == "fail"
+    assert not any(unrun in note for note in found["y"].notes)
+
+
 def test_a_missing_output_and_another_shape_are_differences() -> None:
     two = net("a (float[3] x) => (float[3] y, float[3] z) { y = Tanh (x)  z = Exp (x) }")
     one = net("a (float[3] x) => (float[3] y) { y = Tanh (x) }")

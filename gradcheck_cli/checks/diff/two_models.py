@@ -39,6 +39,7 @@ from gradcheck_cli.checks.diff.model_runs import (
 )
 from gradcheck_cli.checks.procedure import Listener
 from gradcheck_cli.checks.severing import CODE, cut_off, sentence, severance_of
+from gradcheck_cli.compare.branches import Branches
 from gradcheck_cli.compare.counts import KEPT, Counts, PairResult
 from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, listed, shown
 from gradcheck_cli.formats.source import Source
@@ -104,6 +105,7 @@ class ModelDiff:
         for name in [n for n in self.left if n in (settings.x or ())]:
             raise UsageError(f"{b.uri} has nothing that stands for {name!r}. What does? --map {shown(name)}=NAME")
         self.pairs, self.found, self.looked = self._pairs(), dict[Key, KeyResult](), 0
+        self.branches = Branches(a.graph), Branches(b.graph)
         self.unsized: list[str] = []  # note that no sizes were found at which both run
 
     def run(self, name: str, reproduce: str, listen: Listener | None) -> tuple[Check, ...]:
@@ -119,6 +121,7 @@ class ModelDiff:
             dims = dict(point.dims)
             notes.update(dict.fromkeys([*point.notes, *self.unsized]))
             self._at(index, point)
+        notes.update(dict.fromkeys(self._never_run()))
         seconds = round((time.perf_counter() - start) / max(len(self.found), 1), 4)
         plain = self._plain(name, reproduce, {**self.a.dims, **self.settings.dims, **dims}, tuple(notes), seconds)
         both = ((self.a, self.ops), (self.b, self.ops_of_b))
@@ -192,6 +195,8 @@ class ModelDiff:
     def _at(self, index: int, point: Point) -> None:
         """Compares both models at one point."""
         both = self._both(point.feeds, point)
+        for branches, run in zip(self.branches, (both.a, both.b), strict=True):
+            branches.at(run.tape, run.feeds, {})
         outcomes = both.compared(self.loss, self.ops)
         differing = [key for key, each in outcomes.items() if differs(each)]
         beside = self._beside(both, differing)
@@ -314,6 +319,12 @@ class ModelDiff:
         elif self.precisions[0] != self.precisions[1]:
             yield f"{a}, {b}"
         yield from self._left_out()
+
+    def _never_run(self) -> Iterator[str]:
+        """A note for each model on what no point ran."""
+        for name, branches in zip(self.names, self.branches, strict=True):
+            if unrun := [*branches.unrun()]:
+                yield f"{name}: {listed(unrun)} ran at no point, and was not compared"
 
     def _left_out(self) -> Iterator[str]:
         """Notes on what is not compared, a line each."""
