@@ -322,6 +322,8 @@ def test_a_damaged_line_is_noted_wherever_results_are_shown(zoo: Command):
     Path("damaged/results.jsonl").write_text(lines[0][:200] + "\n" + "".join(lines[1:]), "ascii")
     for told in (("status", "damaged"), ("report", "damaged"), ("diff", "run", "damaged"), ("resume", "damaged")):
         assert "damaged/results.jsonl: 1 damaged line left out, to be checked again\n" in zoo(*told).err
+    for told in (("status", "damaged"), ("resume", "damaged"), ("diff", "run", "damaged")):  # which it was
+        assert "damaged/results.jsonl: 1 damaged line left out\n" in zoo(*told).err
 
 
 def test_runs_are_merged_into_a_new_folder_alone(zoo: Command, folder: Path):

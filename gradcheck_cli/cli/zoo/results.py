@@ -127,9 +127,10 @@ class FinishedJobs:
         """All finished jobs of a run, in its order and waived as there; damaged lines of the run are noted."""
         about = read_about(folder)
         found = cls(folder, about.jobs, Baseline.kept(about.waives), bool(about.shard))
-        if found.damaged:
-            note(f"{folder / RECORDS}: {counted(found.damaged, 'damaged line')} left out, to be checked again")
         found.unfinished = about.lacks(len(found.lines))
+        if found.damaged:
+            again = ", to be checked again" if found.unfinished else ""
+            note(f"{folder / RECORDS}: {counted(found.damaged, 'damaged line')} left out{again}")
         return found
 
     def tell_unfinished(self) -> None:

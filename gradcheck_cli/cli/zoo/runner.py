@@ -259,7 +259,8 @@ class ZooRun:
         self.results = Results(self.store.folder, self.options)
         self.before, damaged = finished(self.store.folder)
         if damaged:
-            note(f"{self.store.path}: {counted(damaged, 'damaged line')} left out, to be checked again")
+            again = ", to be checked again" if any(place.job not in self.before for place in self.places) else ""
+            note(f"{self.store.path}: {counted(damaged, 'damaged line')} left out{again}")
         former = {line.check.copy_of for lines in self.before.values() for line in lines} - {""}
         self.structures = Structures(self.store, former)
         shown = "off" if self.results.output.style.verbosity < 0 else self.options.get("progress", "auto")
