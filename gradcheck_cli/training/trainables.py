@@ -17,7 +17,7 @@ from gradcheck_cli.errors import UsageError, named, shown
 from gradcheck_cli.export.parameters import lifted, opened, reading
 from gradcheck_cli.export.size_formulas import NUMBERS
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType, is_inexact
-from gradcheck_cli.op import WEIGHT, Ops
+from gradcheck_cli.op import QUANTIZATION, WEIGHT, Ops
 from gradcheck_cli.points.targets import (
     constant_roles,
     copied,
@@ -76,7 +76,7 @@ def trained_inputs(
     if both:
         raise UsageError(f"--lora and --trainable both name {', '.join(map(shown, sorted(both)))}.")
     if not names and not ranks:
-        raise UsageError("the model has no weights to train: --trainable GLOB names constants, which inspect lists.")
+        raise UsageError(f"the model has no weights to train: {_instead(graph, ys, ops)}.")
     values = {name: graph.constants[name] for name in names if name not in left}
     if other := next((n for n, v in values.items() if v.dtype.kind not in "fV"), None):
         raise UsageError(f"{shown(other)} is {values[other].dtype}; weights of real numbers can be trained.")
@@ -118,6 +118,13 @@ def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], 
                            "optimize=False)"),
             *_said_of_kept(kept, "one entry, or all values are equal", "")]  # fmt: skip
     return tuple(n for n in names if n not in folded), said
+
+
+def _instead(graph: Graph, ys: Sequence[str], ops: Ops) -> str:
+    """The way on where a model has no weights."""
+    if any(found.role == QUANTIZATION for found in constant_roles(graph, ys, ops=ops).values()):
+        return "they are integers since it was quantized; take the model from before that"
+    return "--trainable GLOB names constants, which inspect lists"
 
 
 def _no_weights(graph: Graph, ys: Sequence[str], ops: Ops) -> set[str]:

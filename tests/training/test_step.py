@@ -429,6 +429,18 @@ def test_an_inner_tensor_can_be_fed_too(tmp_path: Path) -> None:
     np.testing.assert_allclose(stepped(step, t=t)["w_next"], w - 0.1 * (h + 1) * ((h + 1) * w - t) / 8, rtol=1e-6)
 
 
+INTEGERS = """<ir_version: 8, opset_import: ["" : 17]> m (float[2,3] x) => (float[2,2] y)
+<int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}, int8 z = {0}> { v = DequantizeLinear (w, s, z) y = MatMul (x, v) }"""
+
+
+def test_weights_that_a_quantizer_has_made_integers_are_told(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(INTEGERS), tmp_path / "m.onnx")
+    with pytest.raises(
+        UsageError, match="no weights to train: they are integers since it was quantized; take the model"
+    ):
+        gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t")
+
+
 def test_a_glob_that_fits_nothing_is_told_by_its_own_option(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(LENGTHS), tmp_path / "m.onnx")
     with pytest.raises(UsageError, match=r"^--trainable v fits no tensor"):
