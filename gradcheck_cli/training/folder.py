@@ -42,12 +42,15 @@ import numpy as np
 import onnxruntime
 
 HERE, RATE, BATCH = Path(__file__).parent, {lr!r}, {batch!r}
-DATA = {data!r}
+DATA, METRICS = {data!r}, {metrics!r}
 CHECKPOINT = HERE / "checkpoint.npz"
 
 
-def train(data, steps, batch, threads=0):
-    """Losses of some steps from the checkpoint on; each takes rows that the number of batches drawn so far decides."""
+def train(data, steps, batch, threads=0, tell=lambda *said: None):
+    """Losses of some steps from the checkpoint on; each takes rows that the number of batches drawn so far decides.
+
+    Each step is told as it is done: its number, its loss and its metrics.  Ctrl-C keeps what is done.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(HERE / "train.onnx", options, ["CPUExecutionProvider"])
@@ -59,21 +62,23 @@ def train(data, steps, batch, threads=0):
                  "weights, put them in the place of those in init.npz and remove it.")
     count, drawn = len(next(iter(data.values()))), int(state.get("batches_drawn", state["step"]))
     state = {{name: state[name] for name in first}}
-    for number in range(drawn, drawn + steps):  # a step that is skipped, as its gradients overflow, does not count
-        rows = np.random.default_rng(number).choice(count, min(batch, count), replace=False)
-        feeds = {{name: values[rows] for name, values in data.items()}}
-        made = dict(zip(outputs, session.run(None, {{**feeds, **state, "learning_rate": np.array(RATE)}})))
-        state = {{name: made[name + {suffix!r}] for name in state}}
-        losses.append(float(made[{loss!r}].item()))
-    np.savez(CHECKPOINT, **state, batches_drawn=drawn + steps)
+    try:
+        for number in range(drawn, drawn + steps):  # one that is skipped, as its gradients overflow, does not count
+            rows = np.random.default_rng(number).choice(count, min(batch, count), replace=False)
+            feeds = {{name: values[rows] for name, values in data.items()}}
+            made = dict(zip(outputs, session.run(None, {{**feeds, **state, "learning_rate": np.array(RATE)}})))
+            state, drawn = {{name: made[name + {suffix!r}] for name in state}}, number + 1
+            losses.append(float(made[{loss!r}].item()))
+            tell(number, losses[-1], *(made[name] for name in METRICS))
+    except KeyboardInterrupt:
+        pass
+    np.savez(CHECKPOINT, **state, batches_drawn=drawn)
     return losses
 
 
 if __name__ == "__main__":
     given = dict(enumerate(sys.argv))
-    found = train(dict(np.load(given[1])), int(given.get(2, 200)), int(given.get(3, BATCH)))
-    for number, loss in enumerate(found, int(np.load(CHECKPOINT)["batches_drawn"]) - len(found)):
-        print(number, loss)
+    train(dict(np.load(given[1])), int(given.get(2, 200)), int(given.get(3, BATCH)), tell=print)
 '''
 
 
@@ -95,7 +100,9 @@ def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str
         for name, graph in graphs.items():
             files[name].write(serialized(to_proto(graph, least=least, constants=constants)))
         np.savez(files["init.npz"], **dict(step.init))  # type: ignore[arg-type]  # its keywords are refused as names
-        loop = _LOOP.format(data=step.data, lr=step.lr, suffix=step.suffix, loss=step.loss, batch=_batch(step))
+        loop = _LOOP.format(
+            data=step.data, metrics=step.metrics, lr=step.lr, suffix=step.suffix, loss=step.loss, batch=_batch(step)
+        )
         files["step.py"].write(loop.encode("utf-8"))
         for file in files.values():  # what finds no room is noticed before the first takes its place
             file.flush()

@@ -118,6 +118,25 @@ def test_the_loop_is_a_command(words: list[str], size: str, tmp_path: Path) -> N
     assert (8 if size == "8" else 32) == loop(tmp_path).BATCH
 
 
+def test_the_loop_tells_each_step_and_keeps_what_is_done_when_it_is_stopped(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    step = folder(tmp_path, metrics=["grad_norm", "accuracy:scores,labels"])
+    module, data, told = loop(tmp_path), MLP.batch(1, np.float32, 64), list[tuple[Any, ...]]()
+    assert module.METRICS == step.metrics == ("accuracy", "grad_norm")
+    whole = module.train(data, 5, 8, threads=1, tell=lambda *said: told.append(said))
+    assert [(number, loss) for number, loss, *_ in told] == [*enumerate(whole)]
+    assert all(0 <= accuracy <= 1 and norm > 0 for *_, accuracy, norm in told)
+    ends = module.CHECKPOINT.read_bytes()
+    module.CHECKPOINT.unlink()
+
+    def stop(number: int, *_: Any) -> None:
+        if number == 2:
+            raise KeyboardInterrupt
+
+    assert module.train(data, 5, 8, threads=1, tell=stop) + module.train(data, 2, 8, threads=1) == whole
+    assert module.CHECKPOINT.read_bytes() == ends
+
+
 def stepped(step: gc.TrainingStep, /, **feeds: Any) -> dict[str, Array]:
     """The results of the training graph, in float64."""
     names = [*step.train.graph.outputs]
