@@ -69,6 +69,13 @@ def test_an_input_a_parameter_or_a_tensor_inside_by_any_tensor(net: gc.Model, x:
     assert 5e-7 < record.power["missed_below"] < 0.05
 
 
+def test_a_file_of_text_is_run_as_well(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 18]> m (float[4] x) => (float[4] y) { a = Mul (x, x)  y = Sin (a) }'
+    (tmp_path / "m.onnxtxt").write_text(text)
+    record = check(gc.load(tmp_path / "m.onnxtxt"))
+    assert (record.status, record.source.split()[0]) == ("pass", "onnxruntime")
+
+
 def test_the_record_says_by_whom_and_how(net: gc.Model) -> None:
     record = check(net)
     assert (record.source, record.method, record.dtype) == ("onnxruntime", "richardson", "float64")

@@ -152,7 +152,7 @@ class RuntimeComparison:
                 held.shipped(point.expected, point.tape, y)
 
     def _question(self, point: Point) -> Question:
-        from gradcheck_cli.formats.onnx.file import FORMATS, part_of  # brings onnx
+        from gradcheck_cli.formats.onnx.file import part_of, text_format  # brings onnx
 
         graph, path = self.source.graph, os.path.abspath(self.source.uri)
         if point.tape.named.keys().isdisjoint(self.ys):
@@ -168,8 +168,7 @@ class RuntimeComparison:
             raise Unanswered(f"input {empty[0]!r} has no entries")
         outputs = list(dict.fromkeys(outermost(graph, asked)))
         whole = {*outputs} <= {*graph.outputs} and {*graph.free_inputs} <= {*feeds}
-        text = Path(path).suffix.lower() in FORMATS  # which onnxruntime does not read
-        data = b"" if whole and not text else part_of(path, outputs)
+        data = b"" if whole and not text_format(path) else part_of(path, outputs)  # onnxruntime reads no text
         key = "\0".join((path, self.source.sha256, *(() if whole else outputs)))
         maps = {k: v for name in outputs if name in point.tape.containers
                 for k, v in _maps(name, point.tape.containers[name])}  # fmt: skip

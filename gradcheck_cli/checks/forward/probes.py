@@ -99,14 +99,12 @@ class Probes:
     def _question(self) -> Question:
         """The question without its stack, after a first run at the point itself."""
         self._require()
+        from gradcheck_cli.formats.onnx.file import part_of, text_format  # brings onnx
+
         source, path = self.source, os.path.abspath(self.source.uri)
         graph, feeds = source.graph, {**self.fed, self.x: self._here}
-        whole = {*feeds} == {*graph.free_inputs} and self.y in graph.outputs
-        data = b""
-        if not whole:
-            from gradcheck_cli.formats.onnx.file import part_of  # brings onnx
-
-            data = part_of(path, [self.y], feeds)
+        whole = {*feeds} == {*graph.free_inputs} and self.y in graph.outputs and not text_format(path)
+        data = b"" if whole else part_of(path, [self.y], feeds)
         fed = [f"{name} {value.shape}" for name, value in feeds.items()]  # its inputs are of these sizes
         key = "\0".join((path, source.sha256, "probes", *(() if whole else (self.y, *fed))))
         others = {name: value for name, value in feeds.items() if name != self.x}

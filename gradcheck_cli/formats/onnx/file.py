@@ -89,10 +89,15 @@ def outline_of(path: Path) -> ModelProto:
     return parse_model(data, str(path))
 
 
+def text_format(uri: str) -> str:
+    """The text format of a file, by its suffix; "" for a binary one."""
+    return FORMATS.get(Path(uri).suffix.lower(), "")
+
+
 def parse_model(data: bytes, uri: str) -> ModelProto:
     """The model in `data`; a ModelError says what the data is instead."""
     refuse_pointer(data, uri)
-    kind = FORMATS.get(Path(uri).suffix.lower(), "")
+    kind = text_format(uri)
     if data and kind:
         return _parsed_text(data, uri, kind)
     model = ModelProto()
