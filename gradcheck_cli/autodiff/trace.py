@@ -59,7 +59,7 @@ def trace(
     one that fails at this point, and not everywhere.
     """
     tape = on(ops, dtype=dtype, seed=seed)
-    tape.reserved = names_within(graph)
+    tape.reserved = set(graph.all_tensors)
     needed = graph.needed_for(graph.outputs if targets is None else targets, feeds)
     scope: dict[str, Any] = {}
     for name in graph.tensors:
@@ -81,11 +81,6 @@ def trace(
 
 def _is_failure(error: GradcheckError | None) -> bool:
     return error is not None and not isinstance(error, UnsupportedError)
-
-
-def names_within(graph: Graph) -> set[str]:
-    """The names of all tensors, including those of graphs inside of nodes."""
-    return set(graph.tensors).union(*(names_within(inner) for node in graph.nodes for inner in node.subgraphs))
 
 
 def result(tape: Tape, name: str) -> Any:

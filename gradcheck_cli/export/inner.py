@@ -21,7 +21,7 @@ from gradcheck_cli.autodiff.backward import gradients, units_between
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Large, Step, Tape, Var, run
-from gradcheck_cli.autodiff.trace import GraphFunction, names_within, run_node
+from gradcheck_cli.autodiff.trace import GraphFunction, run_node
 from gradcheck_cli.errors import ModelError, UnsupportedError, shown
 from gradcheck_cli.export.runs import needed
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
@@ -234,7 +234,7 @@ def closed(body: GraphFunction) -> Graph:
         names[name] = value.name
     graph = captures_renamed(body.graph, names)
     if isinstance(body.tape, InnerTape):  # the model's own graph has these names already
-        graph = relabeled(graph, {name: taken(body.tape, name) for name in sorted(names_within(graph))})
+        graph = relabeled(graph, {name: taken(body.tape, name) for name in sorted(graph.all_tensors)})
     return ended(graph, lambda name: taken(body.tape, f"{name}/output"))
 
 

@@ -121,6 +121,7 @@ class Graph:
     modules: Mapping[str, bool] = field(default_factory=lambda: _NOTHING)
     folded: Mapping[str, bool] = field(default_factory=lambda: _NOTHING)
     _needed: dict[Any, frozenset[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _kept: dict[str, tuple[Any, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         seen = {*self.inputs, *self.constants}
@@ -137,9 +138,18 @@ class Graph:
     @property
     def captures(self) -> tuple[str, ...]:
         """Names of the graph around that are read here and not defined."""
+        return self._once("captures", self._captured)
+
+    def _captured(self) -> Iterator[str]:
         defined = {*self.inputs, *self.constants, *(n for node in self.nodes for n in node.outputs)}
         read = [n for node in self.nodes for n in node.reads] + list(self.outputs)
-        return tuple(dict.fromkeys(n for n in read if n and n not in defined))
+        yield from dict.fromkeys(n for n in read if n and n not in defined)
+
+    def _once(self, key: str, made: Callable[[], Iterator[Item]]) -> tuple[Item, ...]:
+        """What each run of a body asks for again, computed once."""
+        if key not in self._kept:
+            self._kept[key] = tuple(made())
+        return self._kept[key]
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -148,13 +158,25 @@ class Graph:
         return tuple(dict.fromkeys([*self.inputs, *self.constants, *produced]))
 
     @property
+    def all_tensors(self) -> tuple[str, ...]:
+        """The names of all tensors, those of graphs inside of nodes too."""
+        return self._once("all_tensors", self._tensors_within)
+
+    def _tensors_within(self) -> Iterator[str]:
+        inner = (name for node in self.nodes for body in node.subgraphs for name in body.all_tensors)
+        yield from dict.fromkeys((*self.tensors, *inner))
+
+    @property
     def free_inputs(self) -> tuple[str, ...]:
         """Inputs that have no default value."""
         return tuple(name for name in self.inputs if name not in self.constants)
 
     @property
-    def all_nodes(self) -> Iterator[Node]:
+    def all_nodes(self) -> tuple[Node, ...]:
         """The nodes of the graph and of graphs inside of them, which follow the node that they belong to."""
+        return self._once("all_nodes", self._nodes_within)
+
+    def _nodes_within(self) -> Iterator[Node]:
         for node in self.nodes:
             yield node
             for body in node.subgraphs:

@@ -18,7 +18,6 @@ from msgspec import structs
 from gradcheck_cli.autodiff.reach import only_decides
 from gradcheck_cli.autodiff.symbolic import identity
 from gradcheck_cli.autodiff.tape import Var
-from gradcheck_cli.autodiff.trace import names_within
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import FreshNames, Graph, Node, TensorType, describe, is_inexact
@@ -275,7 +274,7 @@ class _TwinGraph:
     def __init__(self, flow: _StraightGraph, around: _TwinGraph | None = None) -> None:
         self.flow, self.nodes = flow, list[Node]()
         self.twins: dict[str, str] = {} if around is None else {**around.twins}  # of integers that stand for reals
-        self.names: FreshNames = FreshNames(names_within(flow.original)) if around is None else around.names
+        self.names: FreshNames = FreshNames(flow.original.all_tensors) if around is None else around.names
 
     def graph(self) -> Graph:
         """The graph with its twins."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from gradcheck_cli.autodiff.trace import names_within
 from gradcheck_cli.export.simplify.arithmetic import ARITHMETIC, PRODUCTS
 from gradcheck_cli.export.simplify.draft import Rules, SweepScope, known_types, swept
 from gradcheck_cli.export.simplify.moves import COPIES, FOLDING, MOVES, SIZES
@@ -28,7 +27,7 @@ def simplified(graph: Graph, *, kept: Collection[str] = (), rules: Rules = RULES
     Names and types of inputs and outputs stay.  `kept` tensors and the nodes that compute them stay too, unless no
     output needs them.  Values change by rounding and the sign of a zero at most.
     """
-    scope = SweepScope(frozenset(kept), FreshNames(names_within(graph)), rules)
+    scope = SweepScope(frozenset(kept), FreshNames(graph.all_tensors), rules)
     for _ in range(len(graph.nodes) + 1):  # every round saves a node or moves one closer to the outputs
         smaller = _settled(graph, scope)
         if smaller is graph:
