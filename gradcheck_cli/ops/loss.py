@@ -50,7 +50,8 @@ def picked_classes(labels: Var, classes: int, ignore_index: int | None) -> Var:
     """Mask `(N, C, ...)`: the class is that of the sample."""
     valid = (labels.value >= 0) & (labels.value < classes)
     if not (valid | (labels.value == ignore_index)).all():
-        raise ValueError(f"labels are from 0 to {classes - 1}, or ignore_index, which is {ignore_index}")
+        ignored = "" if ignore_index is None else f", or ignore_index, which is {ignore_index}"
+        raise ValueError(f"labels are from 0 to {classes - 1}{ignored}")
     numbers = np.arange(classes, dtype=labels.dtype).reshape(-1, *(1,) * (labels.ndim - 1))
     picked = sym.equal(sym.unsqueeze(labels, (1,)), labels.tape.constant(numbers))
     if ignore_index is None or not 0 <= ignore_index < classes:

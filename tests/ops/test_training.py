@@ -254,7 +254,7 @@ def compare_forward(op: str, inputs: list[Any], attrs: dict[str, Any], count: in
         (ms("GatherGrad", np.array([3, 4]), np.array([0]), arr(2, 4)), "needs [1, 4]"),
         (ms("GatherGrad", np.array([3, 4]), np.array([7]), arr(1, 4)), "out of bounds"),
         (ms("SliceGrad", arr(3), np.array([5]), np.array([0]), np.array([2])), "needs [2]"),
-        (ms("SoftmaxCrossEntropyLossGrad", arr(), SCORES, LABELS + 1), "labels are from 0 to 3"),
+        (ms("SoftmaxCrossEntropyLossGrad", arr(), SCORES, LABELS + 1), "labels are from 0 to 3$"),
         (ms("DropoutGrad", X, X > 0, np.array(1.0)), "ratio is 1.0"),
         (ms("BitmaskDropoutGrad", X, np.zeros(3, np.uint32)), "do not mask 24 entries"),
         (ms("LSTMTraining", *LSTM, direction="reverse"), "known are direction forward"),
