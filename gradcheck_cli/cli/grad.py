@@ -117,7 +117,7 @@ def _changed(model: Model, graph: Graph, ops: Ops | None = None) -> Model:
 
 def _sliced(model: Model, ys: Sequence[str]) -> Model:
     """The model with the slices among ys as tensors."""
-    from gradcheck_cli.export.parameters import with_slice
+    from gradcheck_cli.export.rewrites import with_slice
 
     graph = model.graph
     for y in ys:
@@ -130,7 +130,7 @@ def _sliced(model: Model, ys: Sequence[str]) -> Model:
 def _opened(model: Model, options: Mapping[str, Any]) -> tuple[Model, Mapping[str, Array]]:
     """The model with its weights as inputs, and their values."""
     from gradcheck_cli.errors import UsageError
-    from gradcheck_cli.export.parameters import lifted, opened
+    from gradcheck_cli.export.rewrites import lifted, opened
     from gradcheck_cli.points.targets import choose_y, matched_params, weights
 
     graph = lifted(model.graph)

@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 
 from gradcheck_cli.errors import UsageError, shown
 from gradcheck_cli.export.gradient_graph import Written, graph_of
-from gradcheck_cli.export.parameters import held_once, rows_apart
 from gradcheck_cli.export.proof import Runtime, not_run, proven, reference, require_rows, require_runs, sample
+from gradcheck_cli.export.rewrites import held_once, rows_apart
 from gradcheck_cli.formats import companion_files, is_spec
 from gradcheck_cli.graph import Array, FreshNames, Graph
 from gradcheck_cli.model import Model

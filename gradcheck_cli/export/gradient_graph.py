@@ -1,23 +1,27 @@
 """A model with its derivatives as one graph that is right for every size of the model's open dimensions.
 
-The model's own nodes stay as they are.  If a derivative reads an inner tensor of a node that gradcheck composes of
-others, the nodes that compute this tensor are added beside the node, or replace it if they are most of it.  If a
-branch depends on values of an input, the graph would be wrong for other values, and is refused.
+The model's own nodes stay as they are, but for lists that can be tensors.  If a derivative reads an inner tensor of a
+node that gradcheck composes of others, the nodes that compute this tensor are added beside the node, or replace it if
+they are most of it.  If a branch depends on values of an input, the graph would be wrong for other values, and is
+refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.export.control_flow import for_files, in_order
+from gradcheck_cli.export.rewrites import without_lists
 from gradcheck_cli.export.runs import AlignedRuns, Sizes
 from gradcheck_cli.export.simplify import simplified
 from gradcheck_cli.export.size_formulas import NUMBERS, NoFormula, SizeTensors
@@ -69,7 +73,7 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
         values = model.tape(outputs, Settings(extra_feed_dict=feeds, dtype="model")).values if feeds else {}
         fed = {name: values[name] for name in feeds if name in values}
         return _Composer(model, Traced(AlignedRuns(), Trials(({},)), fed=fed)).written(outputs)
-    ops = for_files(sparing(model.ops), feeds)
+    model, ops = _without_lists(model, [*outputs, *feeds]), for_files(sparing(model.ops), feeds)
     tried_at = partial(trials, model, run, Settings(extra_feed_dict=feeds, dtype="model"), ops)
 
     def made(tried: Trials) -> Written:
@@ -80,6 +84,17 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
         return _also_strictly(made, tried_at(hoping=True))
     except Unhoped:
         return _also_strictly(made, tried_at())
+
+
+def _without_lists(model: Model, outputs: Sequence[str]) -> Model:
+    """The model with tensors for the lists that no derivative reads."""
+    read = {name for request in model.requests_for(outputs) for name in request.reads}
+    graph = without_lists(model.graph, {*outputs, *read})
+    if graph is model.graph:
+        return model
+    other = copy(model)
+    other.source = structs.replace(model.source, graph=graph)
+    return other
 
 
 def _also_strictly(made: Callable[[Trials], Written], tried: Trials) -> Written:

@@ -146,7 +146,7 @@ class Graph:
         yield from dict.fromkeys(n for n in read if n and n not in defined)
 
     def _once(self, key: str, made: Callable[[], Iterator[Item]]) -> tuple[Item, ...]:
-        """What each run of a body asks for again, computed once."""
+        """Facts that each run of a body asks for again, computed once."""
         if key not in self._kept:
             self._kept[key] = tuple(made())
         return self._kept[key]

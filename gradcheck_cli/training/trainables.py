@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from gradcheck_cli.errors import UsageError, named, shown
-from gradcheck_cli.export.parameters import lifted, opened, reading
+from gradcheck_cli.export.rewrites import lifted, opened, reading
 from gradcheck_cli.export.size_formulas import NUMBERS
 from gradcheck_cli.graph import Array, FreshNames, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.op import QUANTIZATION, WEIGHT, Ops

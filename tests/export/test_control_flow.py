@@ -21,6 +21,7 @@ from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.export.control_flow import for_files
 from gradcheck_cli.export.derivatives import derivatives, export
+from gradcheck_cli.export.rewrites import without_lists
 from gradcheck_cli.graph import Graph, is_inexact
 from gradcheck_cli.ops import OPS
 from tests.export.open_models import PLAIN
@@ -283,6 +284,73 @@ MODELS = [
         tuple({"x": numbers(rows, rows, 2), "w": W, "n": n} for rows in (2, 5, 1) for n in (2, 0, 3)),
     ),
 ]
+LISTS = [
+    Written(
+        "list of what a Loop appends, as a stack",
+        """g (double[T, 2] x, double[2] w) => (double[T, 2] y) {
+          none = SequenceEmpty <dtype = 11> ()
+          zero = Constant <value = int64 {0}> ()
+          shape = Shape (x)
+          n = Gather (shape, zero)
+          last, list = Loop (n, , w, none) <
+            body = b (int64 i, bool c, double[2] h, seq(double[2]) old) => (bool go, double[2] next, seq(double[2]) new) {
+              row = Gather(x, i) t = Mul(h, row) next = Sin(t) new = SequenceInsert(old, next) go = Identity(c) }>
+          y = ConcatFromSequence <axis = 0, new_axis = 1> (list)
+        }""",
+        tuple({"x": numbers(t, t, 2), "w": W} for t in (3, 1, 5)),
+    ),
+    Written(
+        "two lists beside a state, joined along other axes",
+        """g (double[N, 2] x, double[2] w, int64 n)
+            => (double[N, S, 2] y, double[N, R] z, double[M, 2] v, double[N, 2] last) {
+          none = SequenceEmpty <dtype = 11> ()
+          one, last, other = Loop (n, , none, x, none) <
+            body = b (int64 i, bool c, seq(double[A, 2]) p, double[N, 2] h, seq(double[A, 2]) q)
+              => (bool go, seq(double[A, 2]) p2, double[N, 2] next, seq(double[A, 2]) q2) {
+              t = Mul(h, w) next = Sin(t) e = Exp(t) go = Identity(c) p2 = SequenceInsert(p, e) q2 = SequenceInsert(q, t) }>
+          y = ConcatFromSequence <axis = -2, new_axis = 1> (one)
+          z = ConcatFromSequence <axis = 1> (other)
+          v = ConcatFromSequence <axis = 0> (one)
+        }""",
+        tuple({"x": numbers(rows, rows, 2), "w": W, "n": n} for rows in (2, 1, 4) for n in (2, 1, 5)),
+    ),
+    Written(
+        "list that a tensor is split into",
+        """g (double[2, T] x, double[2] w) => (double[2] y) {
+          list = SplitToSequence <axis = 1, keepdims = 0> (x)
+          n = SequenceLength (list)
+          y = Loop (n, , w) <body = b (int64 i, bool c, double[2] h) => (bool go, double[2] next) {
+            column = SequenceAt(list, i) t = Mul(h, column) next = Sin(t) go = Identity(c) }>
+        }""",
+        tuple({"x": numbers(t, 2, t), "w": W} for t in (3, 1, 5)),
+    ),
+    Written(
+        "list that keeps its axis, read from its end in a branch",
+        """g (double[T, 2] x, double[2] w, bool c) => (double[K, 2] y) {
+          list = SplitToSequence (x)
+          last = Constant <value = int64 {-1}> ()
+          y = If (c) <then_branch = t () => (double[K, 2] p) {
+                        row = SequenceAt(list, last) a = Mul(row, w) p = Mul(a, x) },
+                      else_branch = e () => (double[K, 2] q) { q = Sin(x) }>
+        }""",
+        tuple({"x": numbers(t, t, 2), "w": W, "c": c} for t in (3, 1, 4) for c in (True, False)),
+    ),
+    Written(
+        "lists in a Loop in a branch",
+        """g (double[T, 2] x, double[2] w, bool c) => (double[K, 2] y) {
+          y = If (c) <then_branch = t () => (double[K, 2] p) {
+                        none = SequenceEmpty <dtype = 11> ()
+                        rows = SplitToSequence <keepdims = 0> (x)
+                        n = SequenceLength (rows)
+                        list = Loop (n, , none) <
+                          body = b (int64 i, bool d, seq(double[2]) a) => (bool go, seq(double[2]) z) {
+                          row = SequenceAt(rows, i) t = Mul(row, w) s = Sin(t) z = SequenceInsert(a, s) go = Identity(d) }>
+                        p = ConcatFromSequence <axis = 0, new_axis = 1> (list) },
+                      else_branch = e () => (double[K, 2] q) { q = Exp(x) }>
+        }""",
+        tuple({"x": numbers(t, t, 2), "w": W, "c": c} for t in (3, 1, 4) for c in (True, False)),
+    ),
+]
 LAYERS = [
     Written(
         f"{op} {direction}{extra} of {size}",
@@ -404,7 +472,7 @@ def differentiated(graph: Graph, feeds: Feeds, ops: Any, on: type[Tape] = Tape) 
 
 
 @pytest.mark.one_in(8)
-@pytest.mark.parametrize("written", [*MODELS, *LAYERS], ids=by_id)
+@pytest.mark.parametrize("written", [*MODELS, *LISTS, *LAYERS], ids=by_id)
 def test_one_file_is_right_for_every_count_condition_and_size(written: Written, tmp_path: Path):
     model = load(written.text, tmp_path / "m.onnx")
     outputs = [*model.graph.outputs, *(g.name for g in gradients(model).values())]
@@ -413,7 +481,7 @@ def test_one_file_is_right_for_every_count_condition_and_size(written: Written, 
 
 
 @pytest.mark.one_in(7)
-@pytest.mark.parametrize("written", [*MODELS, *LAYERS[::3]], ids=by_id)
+@pytest.mark.parametrize("written", [*MODELS, *LISTS, *LAYERS[::3]], ids=by_id)
 def test_the_gradient_of_a_file_with_a_gradient_is_right_as_well(written: Written, tmp_path: Path):
     model = load(written.text, tmp_path / "m.onnx")
     gc.save(model, tmp_path / "g.onnx", list(gradients(model).values()))
@@ -424,7 +492,7 @@ def test_the_gradient_of_a_file_with_a_gradient_is_right_as_well(written: Writte
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("written", MODELS, ids=by_id)
+@pytest.mark.parametrize("written", [*MODELS, *LISTS], ids=by_id)
 def test_gradients_are_differences_of_the_model_as_onnxruntime_runs_it(written: Written, tmp_path: Path):
     model = load(written.text, tmp_path / "m.onnx")
     found = gradients(model)
@@ -603,7 +671,7 @@ def named(graph: onnx.GraphProto) -> list[str]:
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("written", MODELS, ids=by_id)
+@pytest.mark.parametrize("written", [*MODELS, *LISTS], ids=by_id)
 def test_second_derivatives_are_right_as_well_and_no_name_is_given_again_at_any_level(written: Written, tmp_path: Path):
     model = load(written.text, tmp_path / "m.onnx")
     found = gradients(model)
@@ -627,3 +695,34 @@ def test_a_loop_keeps_no_states_that_its_derivative_does_not_read(tmp_path: Path
         body = loop.attribute[0].g
         shapes.append([len(o.type.tensor_type.shape.dim) for o in body.output[2:]])
     assert shapes == [[0], [1]]  # numbers of iterations; states
+
+
+APPENDING = """g (double[2] x, int64 n%s) => (double[A, B] y%s) {
+  none = SequenceEmpty <dtype = 11> ()
+  zero = Constant <value = int64 {0}> ()
+  list = Loop (n, , %s) <
+    body = b (int64 i, bool c, seq(double[2]) before) => (bool go, seq(double[2]) after) {
+      number = Cast <to = 11> (i)
+      t = Mul(x, number)
+      %s
+      go = Identity(c) }>
+  y = ConcatFromSequence <axis = 0, new_axis = 1> (list)
+}"""
+STAYING = {
+    "inserted elsewhere": ("", "", "none", "after = SequenceInsert(before, t, zero)"),
+    "read in the body": ("", "", "none", "k = SequenceLength(before) m = Cast <to = 11> (k) v = Mul(t, m)"
+                         " after = SequenceInsert(before, v)"),
+    "appended to twice": ("", "", "none", "one = SequenceInsert(before, t) after = SequenceInsert(one, x)"),
+    "begun before": (", seq(double[2]) given", "", "given", "after = SequenceInsert(before, t)"),
+    "a result": ("", ", seq(double[2]) list", "none", "after = SequenceInsert(before, t)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_a_list_of_which_more_is_asked_stays_one(name: str, tmp_path: Path):
+    graph = load(APPENDING % STAYING[name], tmp_path / "m.onnx").graph
+    assert without_lists(graph, ()) == graph
+    plain = load(APPENDING % ("", "", "none", "after = SequenceInsert(before, t)"), tmp_path / "p.onnx").graph
+    assert without_lists(plain, ["list"]) == plain
+    kinds = {node.op for node in without_lists(plain, ()).all_nodes}
+    assert not {"SequenceInsert", "ConcatFromSequence"} & kinds

@@ -1,11 +1,18 @@
-"""Weights as inputs of a file, and what else of its inputs and outputs a gradient file may have changed."""
+"""Other graphs of the same model, for files: weights as inputs, slices as outputs, rows apart, lists as tensors.
+
+A file has to be right for any number of tensors in a list.  A list that a loop appends to, and whose tensors are joined
+behind it, is what the loop stacks of its iterations; and an element of a list that a tensor is split into is what a
+Gather takes of that tensor.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +25,7 @@ _SLICED = re.compile(r"(?P<name>.+)\[(?P<parts>[-\d:,.\s]+)\]", re.DOTALL)
 _PART = re.compile(r"\s*(-?\d*)\s*(?:(:)\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?)?")
 _LARGE = 1024  # bytes
 _END = np.iinfo(np.int64).max
+_SPLIT, _INSERT = ("", "SplitToSequence"), ("", "SequenceInsert")
 
 
 def lifted(graph: Graph) -> Graph:
@@ -208,3 +216,162 @@ def _behind(graph: Graph, name: str, batch: str) -> tuple[Dim, ...] | None:
     """The shape of a result for one row."""
     shape = graph.types[name].shape
     return shape if shape is None else shape[1:] if shape and shape[0] == batch else shape
+
+
+def without_lists(graph: Graph, kept: Collection[str]) -> Graph:
+    """The graph with tensors for the lists that can be; `kept` ones stay, and the same graph if all do."""
+    if not any(node.key in (_SPLIT, _INSERT) for node in graph.all_nodes):
+        return graph
+    rewriting = _Rewriting(FreshNames(graph.all_tensors))
+    made = rewriting.of(graph, kept)
+    return replace(made, constants={**made.constants, **rewriting.constants})
+
+
+class _Appended(NamedTuple):
+    """A list that is state number `state` of a loop: its name behind the loop, and what its body appends."""
+
+    state: int
+    name: str
+    value: str
+    rank: int | None  # of what is appended
+
+    def is_joined(self, node: Node) -> bool:
+        """True for a node that joins the list and does nothing else with it."""
+        return node.op == "ConcatFromSequence" and (node.attrs["axis"] == 0 or self.rank is not None)
+
+
+class _Rewriting:
+    """One rewriting of a graph and of those inside."""
+
+    def __init__(self, fresh: FreshNames) -> None:
+        self.fresh = fresh
+        self.constants: dict[str, Array] = {}
+
+    def of(self, graph: Graph, kept: Collection[str]) -> Graph:
+        """The graph without lists; constants that it needs are those of the outermost graph."""
+        inside = partial(self.of, kept=())
+        graph = replace(graph, nodes=tuple(node.with_graphs(inside) for node in graph.nodes))
+        kept = {*kept, *graph.outputs}
+        for node in graph.nodes:
+            if node.key == _SPLIT and kept.isdisjoint(node.outputs) and not any(node.inputs[1:]):
+                graph = self._gathered(graph, node)
+        for node in graph.nodes:
+            if node.key == ("", "Loop"):
+                graph = self._stacked(graph, node, kept)
+        return graph
+
+    def _gathered(self, graph: Graph, split: Node) -> Graph:
+        """The graph without a list that a tensor is split into, if only elements of it and its length are read."""
+        made = split.outputs[0]
+        if not all(node.op in ("SequenceAt", "SequenceLength") for node in _readers(graph, made)):
+            return graph
+        return self._taken(replace(graph, nodes=tuple(node for node in graph.nodes if node is not split)), split)
+
+    def _taken(self, graph: Graph, split: Node) -> Graph:
+        nodes = list[Node]()
+        for node in graph.nodes:
+            reads = split.outputs[0] in node.inputs
+            nodes.extend(self._taking(node, split) if reads else [node.with_graphs(partial(self._taken, split=split))])
+        return replace(graph, nodes=tuple(nodes))
+
+    def _taking(self, node: Node, split: Node) -> Iterator[Node]:
+        """Nodes in the place of one that reads an element of a list, or its length."""
+        source, axis = split.inputs[0], split.attrs.get("axis", 0)
+        if node.op == "SequenceLength":
+            shape = self.fresh.fresh(f"{node.outputs[0]}/shape")
+            yield Node("Shape", (source,), (shape,))
+            yield replace(node, op="Gather", inputs=(shape, self._constant(axis)))
+        elif split.attrs.get("keepdims", 1):
+            part = self.fresh.fresh(f"{node.outputs[0]}/part")
+            yield Node("Gather", (source, node.inputs[1]), (part,), {"axis": axis})
+            yield replace(node, op="Unsqueeze", inputs=(part, self._constant([axis])))
+        else:
+            yield replace(node, op="Gather", inputs=(source, node.inputs[1]), attrs={"axis": axis})
+
+    def _constant(self, value: Any) -> str:
+        name = self.fresh.fresh("axis")
+        self.constants[name] = np.array(value, np.int64)
+        return name
+
+    def _stacked(self, graph: Graph, loop: Node, kept: Collection[str]) -> Graph:
+        """The graph with a loop that stacks what it appended to lists."""
+        lists = [each for each in _appended(graph, loop) if each.name not in kept]
+        lists = [each for each in lists if all(map(each.is_joined, _readers(graph, each.name)))]
+        if not lists:
+            return graph
+        body, gone = loop.attrs["body"], [each.state for each in lists]
+        stacks = {each.name: (self.fresh.fresh(f"{each.name}/stack"), each.rank) for each in lists}
+        copies = [Node("Identity", (each.value,), (self.fresh.fresh(f"{each.value}/appended"),)) for each in lists]
+        inside = replace(
+            body,
+            inputs=_without(body.inputs, [2 + i for i in gone]),
+            outputs=(*_without(body.outputs, [1 + i for i in gone]), *(node.outputs[0] for node in copies)),
+            nodes=(*(n for n in body.nodes if n.outputs[0] not in {body.outputs[1 + i] for i in gone}), *copies),
+        )
+        ends = (*loop.outputs, *[""] * (len(body.inputs) - 2 - len(loop.outputs)))
+        other = replace(
+            loop,
+            inputs=_without(loop.inputs, [2 + i for i in gone]),
+            outputs=(*_without(ends, gone), *(stack for stack, _ in stacks.values())),
+            attrs={**loop.attrs, "body": inside},
+        )
+        nodes = list[Node]()
+        for node in graph.nodes:
+            found = next((stacks[n] for n in node.inputs if n in stacks), None)
+            nodes.extend(self._joined(node, *found) if found else [other if node is loop else node])
+        return replace(graph, nodes=tuple(nodes))
+
+    def _joined(self, node: Node, stack: str, rank: int | None) -> Iterator[Node]:
+        """Nodes that join the tensors of a stack as a ConcatFromSequence joins those of a list."""
+        new, axis = bool(node.attrs.get("new_axis", 0)), node.attrs["axis"]
+        if axis and rank is not None:
+            axis %= rank + new
+            moved = self.fresh.fresh(f"{stack}/moved")
+            yield Node("Transpose", (stack,), (moved,), {"perm": (*range(1, axis + 1), 0, *range(axis + 1, rank + 1))})
+            stack = moved
+        if new:
+            yield replace(node, op="Identity", inputs=(stack,), attrs={})
+            return
+        names = (self.fresh.fresh(f"{stack}/{part}") for part in ("before", "both", "behind", "length", "shape"))
+        before, both, behind, length, shape = names
+        yield Node("Shape", (stack,), (before,), {"end": axis})
+        yield Node("Shape", (stack,), (both,), {"start": axis, "end": axis + 2})
+        yield Node("Shape", (stack,), (behind,), {"start": axis + 2})
+        yield Node("ReduceProd", (both,), (length,))
+        yield Node("Concat", (before, length, behind), (shape,), {"axis": 0})
+        yield replace(node, op="Reshape", inputs=(stack, shape), attrs={"allowzero": 1})
+
+
+def _appended(graph: Graph, loop: Node) -> Iterator[_Appended]:
+    """The lists that are empty before a loop, and that its body does nothing with but append to their end."""
+    body = loop.attrs["body"]
+    empty = {n for node in graph.nodes if node.op == "SequenceEmpty" for n in node.outputs}
+    inserts = {node.outputs[0]: node for node in body.nodes if node.key == _INSERT and not any(node.inputs[2:])}
+    read = Counter((*body.outputs, *(n for node in body.nodes for n in node.reads)))
+    for state, (start, name) in enumerate(zip(loop.inputs[2:], loop.outputs, strict=False)):
+        before, after = body.inputs[2 + state], body.outputs[1 + state]
+        insert = inserts.get(after)
+        if not name or start not in empty or insert is None or insert.inputs[0] != before:
+            continue
+        if read[before] == read[after] == 1:
+            types = (
+                body.types.get(insert.inputs[1]),
+                body.types.get(before),
+                body.types.get(after),
+                graph.types.get(name),
+            )
+            ranks = (len(known.shape) for known in types if known is not None and known.shape is not None)
+            yield _Appended(state, name, insert.inputs[1], next(ranks, None))
+
+
+def _readers(graph: Graph, name: str) -> Iterator[Node]:
+    """Nodes that read a tensor, those of bodies too; a node whose body gives it as a result is one of them."""
+    for node in graph.nodes:
+        if name in node.inputs or any(name in body.outputs for body in node.subgraphs):
+            yield node
+        for body in node.subgraphs:
+            yield from _readers(body, name)
+
+
+def _without(names: Sequence[str], positions: Collection[int]) -> tuple[str, ...]:
+    return tuple(name for i, name in enumerate(names) if i not in positions)
