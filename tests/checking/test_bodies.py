@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gradcheck_cli as gc
-from gradcheck_cli.errors import ModelError
+from gradcheck_cli.errors import ModelError, SpecError
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.report.full import section
@@ -133,5 +133,5 @@ graphs:
         attrs: {thEn_branch: 'b () => (z) { z = Neg (x) }', else_branch: 'd () => (z) { z = Exp (x) }'}
     outputs: [y]
 """)
-    with pytest.raises(ModelError, match="node 0 If 'y' has no graph 'then_branch'"):
+    with pytest.raises(SpecError, match=r"a\.gradcheck\.yaml:7:9: node If 'y': attribute 'then_branch' is missing"):
         gc.check(gc.load(tmp_path / "a.gradcheck.yaml"))

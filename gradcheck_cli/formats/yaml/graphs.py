@@ -1,31 +1,23 @@
-"""Reads the graphs of a spec as sources: inputs with their types, parameters with their values, nodes.
-
-If a graph declares its opset, its nodes are rewritten in the newest one.
-"""
+"""Reads the graphs of a spec as sources: inputs with their types, parameters with their values, nodes."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.errors import ModelError, did_you_mean, named
 from gradcheck_cli.formats.gradient_nodes import with_bodies
-from gradcheck_cli.formats.onnx.adapt import Site, adapt
-from gradcheck_cli.formats.onnx.opset import NEWEST, checked, signature
+from gradcheck_cli.formats.onnx.opset import NEWEST
 from gradcheck_cli.formats.source import Initialization, Source
 from gradcheck_cli.formats.yaml.custom_ops import OperatorTable
 from gradcheck_cli.formats.yaml.fields import GraphSpec, ParamSpec
-from gradcheck_cli.formats.yaml.nodes import Scope, add_constants, check_outputs, read_nodes
+from gradcheck_cli.formats.yaml.nodes import DEFAULT_OPSET, Scope, add_constants, check_outputs, read_nodes
 from gradcheck_cli.formats.yaml.places import DocumentPath
 from gradcheck_cli.formats.yaml.values import Values, constant, dtype_of, graph_float
-from gradcheck_cli.graph import Array, Graph, Node, TensorType
-
-DEFAULT_OPSET = 21
+from gradcheck_cli.graph import Array, Graph, TensorType
 
 
 def read_graph(
@@ -48,12 +40,11 @@ def read_graph(
     local = {*written.inputs, *written.params}
     if written.opset is not None and written.opset > NEWEST:
         raise (spot / "opset").error(f"opset {written.opset} is not known; the newest known is {NEWEST}")
-    modern = partial(_modern, written.opset, types) if written.opset is not None else None
-    scope = Scope(operators.resolve, float_dtype, local, constants=dict(params), modern=modern)
+    version = written.opset or DEFAULT_OPSET
+    scope = Scope(operators.resolve, float_dtype, local, version, types, constants=dict(params))
     add_constants(written.constants, spot / "constants", scope)
     nodes = read_nodes(written.nodes, spot / "nodes", scope)
     check_outputs(written.outputs, spot / "outputs", scope)
-    version = written.opset or DEFAULT_OPSET
     opset = {"": version, **dict.fromkeys(sorted({node.domain for node in nodes} - {""}), 1)}
     newest = {**opset, "": NEWEST} if written.opset else opset
     try:
@@ -120,27 +111,6 @@ def _sizes(shape: list[Any], dims: Mapping[str, int], spot: DocumentPath) -> tup
             unknown = "an unknown size" if dim is None else f"the size {dim!r}, which 'dims' does not give"
             raise (spot / index).error(f"a parameter has {unknown}.{did_you_mean(str(dim), dims)}")
     return tuple(dim if isinstance(dim, int) else dims[dim] for dim in shape)
-
-
-def _modern(version: int, types: dict[str, TensorType], node: Node, scope: Scope) -> list[Node]:
-    """Nodes of the newest opset that compute what a node does in an older one; a ModelError if it is not valid there."""
-    schema = None if node.domain else signature(node.op, version)
-    kinds = schema.attributes if schema is not None else {}
-    node = replace(node, attrs={name: _as(kinds.get(name), value) for name, value in node.attrs.items()})
-    where = f"node {node.op} {node.name or node.outputs[0]!r}"
-
-    def value(name: str) -> Array | None:
-        return scope.constants.get(name, scope.outer_constants.get(name))
-
-    site = Site(where, next(filter(None, node.outputs), node.op), scope.fresh, scope.constants, types, value)
-    return adapt(checked(node, version, where), version, site)
-
-
-def _as(kind: str | None, value: Any) -> Any:
-    """The value of an attribute of this type, with integers as floats if it is FLOAT: people write 1 for 1.0."""
-    if kind == "FLOATS" and isinstance(value, tuple):
-        return tuple(_as("FLOAT", each) for each in value)
-    return float(value) if kind == "FLOAT" and isinstance(value, int) else value
 
 
 def _check_group(written: Mapping[str, Any], sources: Mapping[str, Source], spot: DocumentPath, values: Values) -> None:

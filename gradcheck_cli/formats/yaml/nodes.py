@@ -1,6 +1,7 @@
 """Reads the nodes of a spec, which are mappings, text in ONNX's syntax, or a mixture of both.
 
-Text is parsed one statement at a time, so that errors have their line in the YAML file.
+Text is parsed one statement at a time, so that errors have their line in the YAML file.  Nodes are held against the
+opset in which they are written, and rewritten in the newest one.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ import numpy as np
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, helper, parser
 
 from gradcheck_cli.errors import GradcheckError, SpecError, UnsupportedError, counted, did_you_mean
+from gradcheck_cli.formats.onnx.adapt import Site, adapt
 from gradcheck_cli.formats.onnx.attributes import attributes
 from gradcheck_cli.formats.onnx.graph_proto import CONSTANTS, plain
+from gradcheck_cli.formats.onnx.opset import checked, signature
 from gradcheck_cli.formats.onnx.tensors import TensorSource, to_array, types_of
 from gradcheck_cli.formats.yaml.fields import AttributeReference, NodeSpec, Subgraph, TensorLiteral, is_number, show
 from gradcheck_cli.formats.yaml.places import DocumentPath
 from gradcheck_cli.formats.yaml.values import DTYPE_NAMES, DType, constant, dtype_of, is_constant, literal
-from gradcheck_cli.graph import Array, Graph, Node
+from gradcheck_cli.graph import Array, Graph, Node, TensorType
 
+DEFAULT_OPSET = 21
 MAX_BRACKETS = 64  # inside each other: onnx's parser recurses
 GRAPH_ATTRIBUTES = {("If", "then_branch"), ("If", "else_branch"), ("Loop", "body"), ("Scan", "body")}
 _DTYPE_ATTRIBUTES = {"to", "dtype", "output_dtype"}
@@ -84,11 +88,12 @@ class Scope:
     resolve: Callable[[Node], Node]  # gives a node the domain, operator and attributes of its body
     float_dtype: DType
     local: set[str] = field(default_factory=set)
+    opset: int = DEFAULT_OPSET  # in which the nodes are written
+    types: Mapping[str, TensorType] = field(default_factory=dict)  # declared ones
     around: frozenset[str] = frozenset()
     constants: dict[str, Array] = field(default_factory=dict)
     outer_constants: Mapping[str, Array] = field(default_factory=dict)
     bound: Mapping[str, Any] | None = None  # attributes of the operator whose body this is; None outside of bodies
-    modern: Callable[[Node, Scope], list[Node]] | None = None  # rewrites a node of an older opset in the newest
     later: frozenset[str] = frozenset()  # names that nodes further down compute
 
     def inner(self, names: Iterable[str]) -> Scope:
@@ -164,7 +169,29 @@ def _nodes_of(item: NodeItem, scope: Scope) -> list[Node]:
     if value is not None:
         scope.constants[node.outputs[0]] = value
         return []
-    return scope.modern(node, scope) if scope.modern else [node]
+    return _modern(node, scope)
+
+
+def _modern(node: Node, scope: Scope) -> list[Node]:
+    """Nodes of the newest opset that compute what a node does in the scope's; a ModelError if it is not valid there."""
+    schema = None if node.domain else signature(node.op, scope.opset)
+    kinds = schema.attributes if schema is not None else {}
+    node = replace(node, attrs={name: _as(kinds.get(name), value) for name, value in node.attrs.items()})
+    output = next(filter(None, node.outputs), node.op)
+    where = f"node {node.op} {node.name or output!r}"
+
+    def value(name: str) -> Array | None:
+        return scope.constants.get(name, scope.outer_constants.get(name))
+
+    site = Site(where, output, scope.fresh, scope.constants, scope.types, value)
+    return adapt(checked(node, scope.opset, where), scope.opset, site)
+
+
+def _as(kind: str | None, value: Any) -> Any:
+    """The value of an attribute of this type, with integers as floats if it is FLOAT: people write 1 for 1.0."""
+    if kind == "FLOATS" and isinstance(value, tuple):
+        return tuple(_as("FLOAT", each) for each in value)
+    return float(value) if kind == "FLOAT" and isinstance(value, int) else value
 
 
 def _from_mapping(written: NodeSpec, item: NodeItem, scope: Scope) -> Node:
