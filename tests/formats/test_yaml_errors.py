@@ -193,6 +193,8 @@ GRAPHS = [
     ("nodes: [{op: Loop, inputs: [3, true, x], outputs: [y], attrs: {bdoy: 1}}]",
      "4:13: node Loop 'y': attribute 'body' is missing."),
     ("nodes: 'y = Relu (x, x)'", "4:13: node Relu 'y' has 2 inputs; at most 1 are possible."),
+    ("nodes: 'y = Scan <num_scan_inputs = 1, body = b (r) => (z) { z = Softmax <axis = 1.5> (r) }> (x)'",
+     "4:13: node Softmax 'z': attribute 'axis' is of type float; it must be of type INT."),
     ("constants: {x: 1}", "4:17: 'x' exists already"),
     ("constants: {c: {values: [1, 2], dtype: int8, shap: [2]}}", "4:50: unknown key 'shap' in graphs.g.constants.c."
      " Did you mean 'shape'?"),

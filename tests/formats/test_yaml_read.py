@@ -312,6 +312,21 @@ def test_an_old_opset_is_brought_to_the_newest_form(graph_of):
     assert graph.constants[graph.nodes[2].inputs[1]].tolist() == [0]
 
 
+BODIES = ["{nodes: 'm = Softmax <axis = 1> (x)', outputs: [m]}", "'g () => (m) { m = Softmax <axis = 1> (x) }'"]
+
+
+@pytest.mark.parametrize("then", BODIES)
+def test_a_branch_is_written_in_the_opset_of_its_graph(graph_of, then):
+    graph = graph_of(f"""\
+        opset: 11
+        inputs: {{x: {{shape: [2, 3, 4]}}, c: {{shape: [], dtype: bool}}}}
+        nodes:
+          - {{op: If, inputs: [c], outputs: [y], attrs: {{then_branch: {then}, else_branch: {then}}}}}
+        """)
+    for branch in graph.nodes[0].attrs.values():
+        assert "Flatten" in [node.op for node in branch.nodes]  # a softmax over all axes from the second on
+
+
 def test_the_declared_opset_is_kept(read):
     source = read("graphs: {g: {opset: 13, inputs: {x: {}}, nodes: 'y = Relu (x)', outputs: [y]}}").sources["g"]
     assert source.opset == {"": 13}

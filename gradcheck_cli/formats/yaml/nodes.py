@@ -326,14 +326,22 @@ class TextReader:
 
     def subgraph(self, proto: GraphProto) -> Graph:
         """A graph among a node's attributes."""
-        nodes = [self._node(node) for node in proto.node]
         constants = {tensor.name: self.array(tensor) for tensor in proto.initializer}
-        constants |= {node.outputs[0]: value for node in nodes if (value := constant_value(node)) is not None}
+        scope = self.scope.inner([*(value.name for value in proto.input), *constants])
+        scope.constants = constants
+        scope.later = frozenset(name for node in proto.node for name in node.output)
+        inner, nodes = replace(self, scope=scope), list[Node]()
+        for node in map(inner._node, proto.node):
+            value = constant_value(node)
+            if value is not None:
+                scope.constants[node.outputs[0]] = value
+            else:
+                nodes.extend(_modern(node, scope))
         return Graph(
             inputs=tuple(value.name for value in proto.input),
             outputs=tuple(value.name for value in proto.output),
-            nodes=tuple(node for node in nodes if constant_value(node) is None),
-            constants=constants,
+            nodes=tuple(nodes),
+            constants=scope.constants,
             types=types_of([*proto.value_info, *proto.output, *proto.input]),
             name=proto.name or "graph",
         )
