@@ -104,9 +104,10 @@ class Graph:
     """Nodes in topological order between inputs and outputs; checked when made.
 
     `types` holds the declared type of any tensor.  A subgraph may read names of the graph around it.  An input that is
-    also a constant is an input with a default value.  Of the constants, the file declares those in `trained` to be
-    weights; `inline` ones are values of Constant nodes; `modules` tells of the exporter's modules' own whether they are
-    parameters, else buffers, and `folded` of those that it made of parameters whether by arithmetic, else by a layout.
+    also a constant is an input with a default value.  Of the constants, those in `trained` alone are weights, unless
+    it is None; `inline` ones are values of Constant nodes; `modules` tells of the exporter's modules'
+    own whether they are parameters, else buffers, and `folded` of those that it made of parameters whether by
+    arithmetic, else by a layout.
     """
 
     inputs: tuple[str, ...]
@@ -116,7 +117,7 @@ class Graph:
     types: Mapping[str, TensorType] = field(default_factory=lambda: _NOTHING)
     opset: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     name: str = "graph"
-    trained: frozenset[str] = frozenset()
+    trained: frozenset[str] | None = None
     inline: frozenset[str] = frozenset()
     modules: Mapping[str, bool] = field(default_factory=lambda: _NOTHING)
     folded: Mapping[str, bool] = field(default_factory=lambda: _NOTHING)

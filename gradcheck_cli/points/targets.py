@@ -372,10 +372,12 @@ def _role(
     rule: Selecting,
     named: Collection[str],
 ) -> ConstantRole:
-    if name in named or name in graph.trained:
+    if name in named or name in (graph.trained or ()):
         return ConstantRole(WEIGHT, 1, "it was named" if name in named else "the file declares it so")
     of_operand, of_module = _by_operand(uses), graph.modules.get(name)
     if of_operand is None or of_operand.role == WEIGHT:
+        if graph.trained is not None:
+            return ConstantRole(CONSTANT, 1, "the file declares it so")
         if of_module is False:
             return ConstantRole(CONSTANT, 1, "the file declares it a buffer")
         if _LITERAL.fullmatch(name):

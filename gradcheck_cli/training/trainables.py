@@ -104,7 +104,7 @@ def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], 
     trained, needed = [n for n, found in roles.items() if found.role == WEIGHT], graph.needed_for(ys)
     names = dict.fromkeys([*trained, *(n for n in scales if n in needed)])
     declares = any(graph.modules.values())
-    unknown = [n for n in names if n not in {*scales, *graph.trained} and _is_folded(graph, n, declares)]
+    unknown = [n for n in names if n not in {*scales, *(graph.trained or ())} and _is_folded(graph, n, declares)]
     readers = readers_of(graph, unknown, ops)
     folded = [
         n

@@ -191,6 +191,39 @@ def test_parameters_of_a_spec_and_those_that_are_named_are_weights(tmp_path: Pat
     assert constant_roles(graph, ["y"], ["ones"])["ones"].rule == 1
 
 
+CONSTANTS = """gradcheck: 1
+graphs:
+  net:
+    inputs: {x: {shape: [2, 3]}}
+    params: {b: [0.5, 1, 2]}
+    constants: {F: [[1, 0.1, 2], [0, 1, 3], [4, 5, 6]], mean: [0.1, 0.2, 0.3], var: [1.0, 2.0, 3.0]}
+    nodes:
+      - {op: MatMul, inputs: [x, F], outputs: [h]}
+      - {op: Gemm, inputs: [h, [[1, 2, 3], [4, 5, 6], [7, 8, 10]], b], outputs: [g]}
+      - {op: Sub, inputs: [1.5, g], outputs: [q]}
+      - {op: BatchNormalization, inputs: [q, b, b, mean, var], outputs: [n]}
+      - {op: Pow, inputs: [n, 2.0], outputs: [p]}
+      - {op: If, inputs: [true], outputs: [y], attrs: {
+          then_branch: "t () => (s) <float[3] c = {1, 2, 3}> { s = Mul (p, c) }",
+          else_branch: "e () => (s) { s = Mul (p, F) }"}}
+    outputs: [y]
+"""
+
+
+def test_constants_of_a_spec_are_no_weights_unless_they_are_named(tmp_path: Path):
+    path = tmp_path / "net.gradcheck.yaml"
+    path.write_text(CONSTANTS)
+    source = read(path).meant
+    assert source is not None
+    roles = constant_roles(source.graph, ["y"])
+    assert [name for name, found in roles.items() if found.role == "weight"] == ["b"]
+    assert roles["mean"].role == "statistic"
+    assert constant_roles(source.graph, ["y"], ["F"])["F"].role == "weight"
+    report = gc.check(gc.load(path), params=True)
+    assert [check.x for check in report.checks] == ["x", "b"]
+    assert not any("not taken for parameters" in note for check in report.checks for note in check.notes)
+
+
 def test_without_a_float_input_the_weights_are_x_and_without_those_nothing_is(tmp_path: Path):
     text, _ = ROLES["positions that are cast to indices"]
     onnx.save(proto(text), tmp_path / "net.onnx")
