@@ -21,6 +21,7 @@ from msgspec import structs
 from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.export.control_flow import for_files, in_order
+from gradcheck_cli.export.inner import relabeled
 from gradcheck_cli.export.rewrites import without_lists
 from gradcheck_cli.export.runs import AlignedRuns, Sizes
 from gradcheck_cli.export.simplify import simplified
@@ -139,7 +140,7 @@ class _Composer:
         self.made: set[str] = set()
         aligned, graph = found.aligned, model.graph
         made = (n for _, node in aligned.nodes for n in node.outputs)
-        self.taken = FreshNames({*graph.tensors, *made, *aligned.constants, *aligned.varying, *aligned.ends})
+        self.taken = FreshNames({*graph.all_tensors, *made, *aligned.constants, *aligned.varying, *aligned.ends})
         self.measured = SizeTensors(self.taken.fresh)
         large = [(n, v) for n, v in aligned.constants.items() if v.nbytes > _LARGE and v.dtype != object]
         for name in [n for n, v in large if np.all(v == v.ravel()[0])]:
@@ -227,9 +228,26 @@ class _Composer:
         self._keep(node)
 
     def _add(self, node: Node) -> None:
+        node = node.with_graphs(self._known_outside)
         self.nodes.append(node)
         for name in node.outputs:
             self._see(name)
+
+    def _known_outside(self, graph: Graph) -> Graph:
+        """A subgraph with the bodies of a spec's operators in place of these, which no other tool knows."""
+        bodies = {(body.domain, body.name): body.forward for body in self.model.source.operators}
+        nodes, constants = list[Node](), dict(graph.constants)
+        for node in graph.nodes:
+            body = bodies.get(node.key)
+            if body is None:
+                nodes.append(node.with_graphs(self._known_outside))
+                continue
+            names = {name: self.taken.fresh(f"{node.outputs[0]}/{name}") for name in sorted(body.all_tensors)}
+            ends = zip((*body.inputs, *body.outputs), (*node.inputs, *node.outputs), strict=False)
+            part = self._known_outside(relabeled(body, {**names, **{inner: own for inner, own in ends if own}}))
+            nodes.extend(part.nodes)
+            constants.update(part.constants)
+        return replace(graph, nodes=tuple(nodes), constants=constants)
 
     def _emit(self, node: Node, step: Step) -> None:
         """Adds a node; constants that differ between runs become tensors that are computed from sizes."""

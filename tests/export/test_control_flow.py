@@ -726,3 +726,89 @@ def test_a_list_of_which_more_is_asked_stays_one(name: str, tmp_path: Path):
     assert without_lists(plain, ["list"]) == plain
     kinds = {node.op for node in without_lists(plain, ()).all_nodes}
     assert not {"SequenceInsert", "ConcatFromSequence"} & kinds
+
+
+OWN = """gradcheck: 1
+ops:
+  acme.Twice: {inputs: [x], outputs: [y], forward: "two = Constant <value_float = 2.0> () y = Mul (x, two)"}
+  acme.Wave:
+    inputs: [v, w]
+    outputs: [u, bent]
+    attrs: {k: 1.0}
+    forward: |
+      m = Mul (v, w)
+      t = acme.Twice (m)
+      u = Sin (t)
+      zero = Constant <value_float = 0.0> ()
+      total = ReduceSum <keepdims = 0> (m)
+      c = Less (total, zero)
+      bent = If (c) <then_branch = yes () => (m1) { m1 = Identity (m) }, else_branch = no () => (t1) { t1 = Exp (t) }>
+    gradient: |
+      two = Constant <value_float = 2.0> ()
+      m = Mul (v, w)
+      t = Mul (m, two)
+      c = Cos (t)
+      e = Mul (bent, dbent)
+      g = Mul (c, du)
+      s = Add (e, g)
+      p = Mul (s, two)
+      dv = Mul (p, w)
+      dw = Mul (p, v)
+graphs:
+  loop:
+    inputs: {x: {shape: [3], range: [0.2, 0.5]}}
+    constants: {go: true, three: 3}
+    nodes: |
+      y = Loop <body = step (i, c, h) => (d, n) {
+        a, b = acme.Wave (h, x) n = Mul (a, b) d = Identity (c) }> (three, go, x)
+    outputs: [y]
+  scan:
+    inputs: {x: {shape: [3], range: [0.2, 0.5]}}
+    nodes: |
+      y, all = Scan <num_scan_inputs = 1, body = step (h, i) => (n, o) {
+        a, b = acme.Wave (h, x) p, q = acme.Wave (x, a) n = Mul (b, p) o = Mul (q, i) }> (x, x)
+    outputs: [y, all]
+  branch:
+    inputs: {x: {shape: [3], range: [0.2, 0.5]}}
+    nodes: |
+      s = ReduceSum <keepdims = 0> (x)
+      least = Constant <value_float = 0.05> ()
+      go = Less (least, s)
+      y = If <then_branch = t () => (n) { a, b = acme.Wave (x, x) n = Mul (a, b) },
+              else_branch = e () => (o) { o = acme.Twice (x) }> (go)
+    outputs: [y]
+"""
+
+
+def wave(v: Any, w: Any) -> tuple[Any, Any]:
+    """Both results of the operator above."""
+    return np.sin(2 * v * w), np.exp(2 * v * w)
+
+
+def sum_of_outputs(name: str, x: Any) -> Any:
+    """The sum of all outputs of a graph above."""
+    h, total = x, 0
+    if name == "scan":
+        for i in x:
+            a, b = wave(h, x)
+            p, q = wave(x, a)
+            h, total = b * p, total + np.sum(q * i)
+        return total + np.sum(h)
+    for _ in range(3 if name == "loop" else 1):
+        h = np.prod(wave(h, x), axis=0)
+    return np.sum(h)
+
+
+@pytest.mark.parametrize("name", ["loop", "scan", "branch"])
+def test_operators_of_a_spec_are_written_out_in_bodies_too(name: str, tmp_path: Path):
+    (tmp_path / "own.gradcheck.yaml").write_text(OWN)
+    model = gc.load(tmp_path / "own.gradcheck.yaml", graph=name)
+    assert gc.check(model).exit_code == 0
+    outputs = [*model.graph.outputs, gradients(model)["x"].name]
+    gc.save(model, tmp_path / "g.onnx", outputs)
+    x = numbers(3, 3) / 3
+    found = session(tmp_path / "g.onnx").run(outputs, {"x": np.float32(x)})
+    right = [sum_of_outputs(name, x + 1e-30j * unit).imag * 1e30 for unit in np.eye(3)]
+    np.testing.assert_allclose(sum(map(np.sum, found[:-1])), sum_of_outputs(name, x), rtol=1e-5)
+    np.testing.assert_allclose(found[-1], right, rtol=1e-5)
+    assert max(Counter(named(onnx.load(tmp_path / "g.onnx").graph)).values()) == 1
