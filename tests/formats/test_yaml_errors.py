@@ -302,6 +302,7 @@ CALLS = [
     ("y = acme.F (x)", "10:15: acme.F takes the inputs a, b; here are 1"),
     ("y, z = acme.F (x, x)", "10:15: acme.F gives the outputs y; here are 2"),
     ("y = acme.F <alhpa = 1.0> (x, x)", "10:15: acme.F has no attribute 'alhpa'. Did you mean 'alpha'?"),
+    ("y = F (x, x)", "10:15: no operator of ONNX is called 'F'. Did you mean 'acme.F'?"),
     ("y = acme.G (x, x)", "10:15: the operator 'acme.G' is not defined in 'ops'. Did you mean 'acme.F'?"),
 ]
 

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from gradcheck_cli.errors import SpecError, UsageError, did_you_mean, spelled
 from gradcheck_cli.formats import with_calls
+from gradcheck_cli.formats.onnx.opset import NEWEST, signature
 from gradcheck_cli.formats.source import OperatorBody, Source
 from gradcheck_cli.formats.yaml.fields import AlongSpec, OperatorSpec, listed
 from gradcheck_cli.formats.yaml.nodes import Scope, plain_attribute, read_nodes
@@ -58,6 +59,9 @@ class OperatorTable:
         domain = "" if node.domain in _ONNX else node.domain
         if not domain and node.op in COMPLEX:
             return replace(node, domain="gradcheck")
+        own = next((name for name in self.specs if not domain and name.rpartition(".")[2] == node.op), "")
+        if own and signature(node.op, NEWEST) is None:
+            raise UsageError(f"no operator of ONNX is called {node.op!r}. Did you mean {own!r}?")
         full = f"{domain}.{node.op}"
         if domain and full in self.specs:
             return self._call(full, node)
