@@ -358,22 +358,23 @@ class Planner(Struct):
         said, several = _said(path, dict(spec.defaults)), len(spec.sources) > 1
         return [
             Task(
-                f"{path}::{name}" if several else path, path, _giving(source), said, model=path, graph=name,
-                line=source.line, spec=path,
+                f"{path}::{name}" if several else path, path, _giving(source), said, spec.expect, model=path,
+                graph=name, line=source.line, spec=path,
             )
             for name, source in spec.sources.items()
         ]  # fmt: skip
 
     def _of_model(self, path: str) -> list[Task]:
         said: Mapping[str, Any] = {}
+        expect: Mapping[str, Any] | None = None
         if beside := side_car(path):
             spec = read(beside, allow_python=self.allow_python)
             asked = not _TARGETS.isdisjoint(self.given)
             own = [request for request in spec.checks if _is_same(request.model or "", path)]
             if own and not (asked and len(own) > 1):
                 return [self._task(request, beside, spec, path) for request in own]
-            said = _said(beside, dict(spec.defaults))
-        return self._with_steps(Task(path, path, lambda: self._model(path), said, model=path))
+            said, expect = _said(beside, dict(spec.defaults)), spec.expect
+        return self._with_steps(Task(path, path, lambda: self._model(path), said, expect, model=path))
 
     def _with_steps(self, whole: Task) -> list[Task]:
         """The task of a model and those of its training steps; of them the first that has all tensors that are named."""

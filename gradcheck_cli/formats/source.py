@@ -105,6 +105,7 @@ class Spec(Struct, frozen=True):
     checks: tuple[CheckRequest, ...]
     models: tuple[Mapping[str, Any], ...] = ()  # a zoo manifest
     defaults: Mapping[str, Any] = field(default_factory=dict)  # settings by the name of the option
+    expect: Mapping[str, Any] | None = None  # the default, for checks without their own
     operators: Callable[[Source], Source] = lambda source: source  # adds those under `ops` to a model of another file
 
     @property

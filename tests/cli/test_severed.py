@@ -57,6 +57,19 @@ def test_what_is_meant_so_is_waived(gradcheck: Command, folder: Path) -> None:
     assert (ran.code, "1 passed, 1 known failure" in ran.out) == (0, True)
 
 
+@pytest.mark.parametrize("command", ["check", "zoo"])
+def test_the_defaults_of_a_file_without_checks_say_so(gradcheck: Command, folder: Path, command: str) -> None:
+    graphs = SPEC[: SPEC.index("checks:")].replace("graphs:", "defaults: {expect: {status: severed}}\ngraphs:")
+    (folder / "many").mkdir()
+    (folder / "many" / "a.gradcheck.yaml").write_text(graphs)
+    (folder / "many" / "cut.onnx").write_bytes(
+        net("a (float[3] x) => (float[3] y) { h = Round (x)  y = Tanh (h) }").SerializeToString()
+    )
+    (folder / "many" / "cut.gradcheck.yaml").write_text("gradcheck: 1\ndefaults: {expect: {status: severed}}\n")
+    ran = gradcheck(command, "many")
+    assert (ran.code, "2 known failures" in ran.out) == (0, True)
+
+
 def test_a_manifest_says_so_for_a_folder(gradcheck: Command, folder: Path) -> None:
     (folder / "many").mkdir()
     for name, text in (("cut", "h = Round (x)  y = Tanh (h)"), ("right", "y = Tanh (x)")):

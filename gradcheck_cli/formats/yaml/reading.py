@@ -74,7 +74,7 @@ def _spec(document: Document, written: SpecKeys, dims: Mapping[str, int], allow_
     if models and (sources or checks):
         message = "a list of models stands in a file of its own, without graphs and checks"
         raise (here / "models").error(message, key=True)
-    spec = Spec(document.path, sources, checks, models, defaults)
+    spec = Spec(document.path, sources, checks, models, defaults, expect)
     return spec if operators is None else structs.replace(spec, operators=operators.given_to)
 
 
