@@ -40,9 +40,13 @@ def power_near_real(x: Array, y: Array) -> Array:
 
 
 def power_vjp(ct: Var, z: Var, x: Var, y: Var) -> tuple[Var, Var | None]:
-    """ct_x = ct y x^(y-1), 0 for y = 0 whatever x is; ct_y = ct z log(x), 0 for negative bases."""
+    """ct_x = ct y x^(y-1), 0 where both are 0; ct_y = ct z log(x), 0 for negative bases.
+
+    The product stays whole where y is 0: its derivative by y is 1/x there.  No other x is compared, or 0 would be a kink.
+    """
     exponent = sym.cast(y, x.dtype)
-    by_x = ct * sym.where(sym.equal(exponent, 0), 0, exponent * x.tape.apply("Pow", x, exponent - 1.0))
+    both = sym.equal(sym.where(sym.equal(exponent, 0), x, 1), 0)
+    by_x = ct * (exponent * x.tape.apply("Pow", sym.where(both, 1, x), exponent - 1.0))
     if y.dtype.kind not in "fc":
         return by_x, None
     positive = sym.not_(sym.equal(x, 0)) if x.dtype.kind == "c" else x > 0

@@ -155,3 +155,28 @@ def test_a_bias_whose_tangents_are_all_zero_is_a_stack_of_them(op: str) -> None:
     constants = {"image": arr(1, 2, 3), "filters": arr(2, 2, 2)}
     tested = gc.Model(Source(Graph(("b",), ("y",), nodes, constants, types), op, nodes=2), gc.OPS)
     assert status(tested, "b") == "pass"
+
+
+@pytest.mark.parametrize("at", [0.0, 2.0, -0.5])
+@pytest.mark.parametrize("power", [0, 1, 2, 3])
+def test_a_power_with_a_whole_exponent_has_derivatives_of_every_order(power: int, at: float) -> None:
+    """The k-th is p (p - 1) ... (p - k + 1) x^(p - k), a number also where the last factors are 0 times infinity."""
+    tested = model(("Pow", "x p", "y"), x=(1,), inputs={"p": (1,)})
+    derivative: Any = tested["y"]
+    feeds = {"x": np.array([at]), "p": np.array([float(power)])}
+    for order in range(1, 5):
+        [derivative] = gc.gradients(derivative, tested["x"])
+        [found] = gc.run(derivative, feeds)
+        whole = float(np.prod([power - i for i in range(order)]))
+        assert found.tolist() == [whole and whole * at ** (power - order)]
+
+
+def test_the_slope_of_a_power_moves_with_its_exponent_where_that_is_0() -> None:
+    """d/dp d/dx of x^p is 1/x at p = 0, and d/dx d/dp is the same."""
+    tested = model(("Pow", "x p", "y"), x=(2,), inputs={"p": (2,)})
+    x, p = tested["x"], tested["p"]
+    [by_x, by_p] = gc.gradients(tested["y"], [x, p])
+    there, back = gc.run(
+        [*gc.gradients(by_x, p), *gc.gradients(by_p, x)], {"x": np.array([2.0, 0.25]), "p": np.zeros(2)}
+    )
+    assert there.tolist() == back.tolist() == [0.5, 4.0]
