@@ -1,20 +1,22 @@
 """Second derivatives: g = d(w . y)/dx is a tensor on the tape, and dg/dx is checked like any other derivative.
 
 w is random by seed and fixed.  The nodes that rules have added are differentiated by the rules of their operators, and
-probed by their kernels.  Two laws cover what this cannot see: nodes of a gradient hold no values of the point at which
-they were made, and a Hessian is symmetric.
+probed by their kernels.  Three laws cover what this cannot see: nodes of a gradient hold no values of the point at which
+they were made, a Hessian is symmetric, and the gradients by other tensors move with x as the rules say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import gradients, unit_of
-from gradcheck_cli.autodiff.tape import Tape, Unit
+from gradcheck_cli.autodiff.tape import Tape, Unit, Var
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.assemble import Pair
 from gradcheck_cli.checks.diagnose.laws import NEARBY, WRONG, Broken, differ
@@ -23,10 +25,12 @@ from gradcheck_cli.compare.pair import Theory
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import MisshapenError, NoGradientError
 from gradcheck_cli.graph import Array, is_inexact
+from gradcheck_cli.jacobian.directions import Directions, reals
+from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, by_ladder, forward_noise
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import Point
-from gradcheck_cli.verdict.differences import scales
-from gradcheck_cli.verdict.rule import Comparison, Status, Tolerance
+from gradcheck_cli.verdict.differences import ALL_RUNGS, scales
+from gradcheck_cli.verdict.rule import ATOL, RTOL, Comparison, Status, Tolerance
 
 _SAFETY = 4.0  # factor on the measured rounding of two entries
 
@@ -45,6 +49,16 @@ class SecondOrder:
 
         `firsts` are the comparable pairs of first order, `problems` are theirs by y.
         """
+        made = list(self._made(firsts, problems, point))
+        for pair, second in made:
+            if not pair.broken:
+                others = [p.y for p, _ in made if p.gradient_of == pair.gradient_of and p is not pair]
+                pair.broken += moving_otherwise(second, pair, others)
+            yield pair, second
+
+    def _made(
+        self, firsts: Sequence[Pair], problems: Mapping[str, Problem], point: Point
+    ) -> Iterator[tuple[Pair, Problem]]:
         for first in firsts:
             pair = self._beside(first)
             if pair.error is not None:
@@ -130,6 +144,53 @@ def _first_other(tape: Tape, anew: Tape, x: str, moved: Array, start: int) -> Un
     return next(
         (u for (u, _, other), value in zip(pairs, made, strict=True) if differ(value[0], anew.values[other])), None
     )
+
+
+def moving_otherwise(problem: Problem, pair: Pair, others: Sequence[str]) -> Iterator[Broken]:
+    """Broken law if gradients by other tensors move with x, along one random direction, but not as the rules say."""
+    tape, x = problem.tape, problem.tape.named[pair.x]
+    others = [name for name in others if tape.named[name].dtype.kind == "f"]
+    if x.dtype.kind != "f" or not x.size or not others:
+        return
+    try:
+        if _apart(problem, pair, others) is None:
+            return
+        found = ((name, _apart(problem, pair, [name])) for name in others)
+        name, slopes = next(((name, slopes) for name, slopes in found if slopes is not None), ("", None))
+    except (NoGradientError, MisshapenError):  # which has no gradient is told where it is y
+        return
+    if slopes is not None:
+        told = "{:.6g} by differences, {:.6g} by the rules".format(*slopes)
+        yield Broken(WRONG, f"{name} moves with {pair.x!r} otherwise than the rules say: along one direction {told}")
+
+
+def _apart(problem: Problem, pair: Pair, gradients_: Sequence[str]) -> tuple[float, float] | None:
+    """Slopes of a random sum of gradients along a random direction of x, by differences and by the rules.
+
+    None where tolerance, truncation and rounding explain how far they are apart.
+    """
+    tape, x, rng = problem.tape, problem.tape.named[pair.x], np.random.default_rng([problem.settings.seed, 4])
+    with tape.aside():
+        total = reduce(add, [_weighed(tape, name, rng) for name in gradients_])
+        program = Program(tape, [x.name], [total.name])
+        if not program.steps:
+            return None
+        v, backward = rng.normal(size=(1, reals(x.value))), Backward(tape, total.name, [x.name])
+        runs = [backward.along(np.ones((1, 1)), problem.budget, r)[0][0] * v[0] for r in (None, *range(ROUNDED_RUNS))]
+        noise, directions = forward_noise(program), Directions(x.value, v)
+        seen = by_ladder(program, directions, ALL_RUNGS, noise, problem.budget).estimate
+    there, back = float(seen.value[0, 0]), float(runs[0].sum())
+    rounding = float(np.max([np.abs(run - runs[0]).sum() for run in runs]))
+    settings, size = problem.settings, max(abs(there), float(np.abs(runs[0]).sum()))
+    allowed = pair.of(settings.rtol, RTOL) * size + pair.of(settings.atol, ATOL)
+    return (there, back) if abs(there - back) > allowed + float(seen.error[0, 0]) + _SAFETY * rounding else None
+
+
+def _weighed(tape: Tape, name: str, rng: np.random.Generator) -> Var:
+    """The sum of a tensor's entries, each times a random number."""
+    tensor = tape.named[name]
+    weights = tape.hold(tape.fresh(f"{name}/weights"), rng.normal(size=tensor.shape).astype(tensor.dtype))
+    return sym.sum(tensor * weights, keepdims=False)
 
 
 def asymmetric(theory: Theory, x: Array, comparison: Comparison, tolerance: Tolerance) -> Iterator[Broken]:

@@ -38,7 +38,8 @@ def command_for(check: Check, task: Task, given: Mapping[str, Any], known: Conta
     Open dimensions in `known` have the same sizes again without a word.
     """
     words = ["gradcheck", task.path, *(["--check", task.check] if task.check else [])]
-    asked = bool(check.claim) and not check.claim.get("found")  # all claims of a check: they tell more together
+    # all claims of a check tell more together, and gradients by several x are held against one another
+    asked = bool(check.gradient_of or (check.claim and not check.claim.get("found")))
     y = tuple(check.claim.get("of", ())) or check.gradient_of or check.y
     words += [*typed(OPTIONS["x"], given.get("x") if asked else check.x), *typed(OPTIONS["y"], y)]
     words += [word for o in OPTIONS.values() if o.is_repeated for word in typed(o, given.get(o.name))]

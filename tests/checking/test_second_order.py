@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -150,3 +151,56 @@ def test_a_pass_has_a_number_that_passes_where_the_complex_step_has_none() -> No
         for record in both(tested, here):
             assert record.status == "pass", record.message
             assert np.isfinite([record.max_abs_err, record.max_rel_err]).all()
+
+
+def half_kept(ct: Any, y: Any, x: Any, w: Any) -> tuple[Any, Any]:
+    """The rule of a product, of which one cotangent does not know that it moves with x."""
+    return ct * w, ct * ct.tape.apply("Detach", x)
+
+
+def all_statuses(tested: gc.Model, *xs: str, **more: Any) -> dict[str, str]:
+    """The outcomes of second order by x."""
+    records = gc.check(tested, xs, tested.graph.outputs[0], second_order=True, **more).checks
+    return {r.x: r.status for r in records if r.gradient_of}
+
+
+PRODUCT = model(("Mul", "x z", "p"), ("ReduceSum", "p", "y", {"keepdims": 0}), inputs={"z": (4,)})
+
+
+@pytest.mark.parametrize("mode", ["full", "directional", "nodes"])
+def test_a_gradient_that_does_not_move_with_another_tensor_is_right_once(mode: str):
+    """The second derivatives of a product by each operand alone are zero whatever becomes of the other."""
+    ops = {**with_rule("Mul", half_kept), **DETACH}
+    tested = gc.Model(PRODUCT.source, ops)
+    *_, second, _, other = gc.check(tested, ["x", "z"], "y", second_order=True, ops=ops, mode=mode).checks
+    assert (second.status, second.code, other.status) == ("fail", "GC101", "pass")
+    said = (
+        "d y/d z moves with 'x' otherwise than the rules say: along one direction NUMBER by differences, 0 by the rules"
+    )
+    assert re.sub(r"-?[\d.]+(?= by differences)", "NUMBER", second.message) == said
+    assert all_statuses(tested, "x", ops=ops) == {"x": "pass"}
+
+
+MIXED = {
+    "a product": PRODUCT,
+    "an exponent of 0": model(("Pow", "x z", "y"), x=(3,), inputs={"z": (3,)}),
+    "one that leads to the other": model(("Exp", "x", "z"), ("Mul", "x z", "p"), ("Tanh", "p", "y")),
+    "one that is not read": model(("Mul", "x z", "h"), ("Add", "h c", "y"), inputs={"z": (4,), "c": (4,)}),
+    "kinks": model(("Max", "x z", "m"), ("Relu", "m", "r"), ("Mul", "r m", "y"), inputs={"z": (4,)}),
+    "a layer": model(("Gemm", "x z b", "g"), ("LayerNormalization", "g s", "n"), ("Gelu", "n", "y"), x=(2, 3),
+                     inputs={"z": (3, 4), "b": (4,), "s": (4,)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_right_rules_move_all_gradients_as_they_say(name: str):
+    tested = MIXED[name]
+    xs = [n for n in ("x", "z", "b", "s", "c") if n in tested]
+    values = {"x_init_value": {"x": np.array([0.5, 1.0, 2.0]), "z": np.zeros(3)}} if "exponent" in name else {}
+    assert set(all_statuses(tested, *xs, points=3, **values).values()) == {"pass"}
+
+
+@pytest.mark.parametrize("at", [0.0, 1.0])
+def test_ties_of_two_tensors_break_no_law(at: float):
+    found = gc.check(MIXED["kinks"], ["x", "z"], "y", second_order=True, x_init_value={"x": at, "z": at}).checks
+    assert "fail" not in {r.status for r in found}

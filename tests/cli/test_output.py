@@ -263,6 +263,11 @@ def test_a_record_of_second_order_says_how_to_do_it_again(gradcheck: Command) ->
     records = json.loads(gradcheck("mlp.onnx", "--x", "W", "--second-order", "--output-format", "json").out)["checks"]
     assert [r["id"] for r in records] == ["mlp.onnx::d loss/d W", "mlp.onnx::d2 loss/d W^2"]
     assert records[1]["reproduce"] == "gradcheck mlp.onnx --x W --y loss --second-order --dim N=2 --seed 0 --point 0"
+    ran = gradcheck("mlp.onnx", "--x", "W", "--x", "input", "--second-order", "--output-format", "json")
+    again = (
+        "gradcheck mlp.onnx --x W --x input --y loss --second-order --dim N=2 --seed 0 --point 0"  # held to each other
+    )
+    assert [r["reproduce"] for r in json.loads(ran.out)["checks"] if r["gradient_of"]] == [again, again]
 
 
 def test_as_tensorflow_compares(gradcheck: Command) -> None:
