@@ -253,7 +253,7 @@ class _Rewriting:
         graph = replace(graph, nodes=tuple(node.with_graphs(inside) for node in graph.nodes))
         kept = {*kept, *graph.outputs}
         for node in graph.nodes:
-            if node.key == _SPLIT and kept.isdisjoint(node.outputs) and not any(node.inputs[1:]):
+            if node.key == _SPLIT and kept.isdisjoint(node.outputs) and _is_split_singly(graph, node):
                 graph = self._gathered(graph, node)
         for node in graph.nodes:
             if node.key == ("", "Loop"):
@@ -281,7 +281,7 @@ class _Rewriting:
             shape = self.fresh.fresh(f"{node.outputs[0]}/shape")
             yield Node("Shape", (source,), (shape,))
             yield replace(node, op="Gather", inputs=(shape, self._constant(axis)))
-        elif split.attrs.get("keepdims", 1):
+        elif split.attrs.get("keepdims", 1) or any(split.inputs[1:]):  # sizes overrule it
             part = self.fresh.fresh(f"{node.outputs[0]}/part")
             yield Node("Gather", (source, node.inputs[1]), (part,), {"axis": axis})
             yield replace(node, op="Unsqueeze", inputs=(part, self._constant([axis])))
@@ -362,6 +362,12 @@ def _appended(graph: Graph, loop: Node) -> Iterator[_Appended]:
             )
             ranks = (len(known.shape) for known in types if known is not None and known.shape is not None)
             yield _Appended(state, name, insert.inputs[1], next(ranks, None))
+
+
+def _is_split_singly(graph: Graph, split: Node) -> bool:
+    """True for a tensor that is split into parts of one index each."""
+    sizes = [graph.constants.get(name) for name in split.inputs[1:] if name]
+    return all(each is not None and each.ndim == 0 and each == 1 for each in sizes)
 
 
 def _readers(graph: Graph, name: str) -> Iterator[Node]:

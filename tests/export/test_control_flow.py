@@ -318,16 +318,19 @@ LISTS = [
         "list that a tensor is split into",
         """g (double[2, T] x, double[2] w) => (double[2] y) {
           list = SplitToSequence <axis = 1, keepdims = 0> (x)
+          columns = SplitToSequence <axis = -1> (x)
           n = SequenceLength (list)
           y = Loop (n, , w) <body = b (int64 i, bool c, double[2] h) => (bool go, double[2] next) {
-            column = SequenceAt(list, i) t = Mul(h, column) next = Sin(t) go = Identity(c) }>
+            column = SequenceAt(list, i) same = SequenceAt(columns, i) square = Mul(same, same)
+            s = ReduceSum <keepdims = 0> (square) t = Mul(h, column) u = Mul(t, s) next = Sin(u) go = Identity(c) }>
         }""",
         tuple({"x": numbers(t, 2, t), "w": W} for t in (3, 1, 5)),
     ),
     Written(
         "list that keeps its axis, read from its end in a branch",
         """g (double[T, 2] x, double[2] w, bool c) => (double[K, 2] y) {
-          list = SplitToSequence (x)
+          one = Constant <value = int64 {1}> ()
+          list = SplitToSequence <keepdims = 0> (x, one)
           last = Constant <value = int64 {-1}> ()
           y = If (c) <then_branch = t () => (double[K, 2] p) {
                         row = SequenceAt(list, last) a = Mul(row, w) p = Mul(a, x) },
