@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import structs
 
 from gradcheck_cli.autodiff.tape import Step
-from gradcheck_cli.errors import UnsupportedError, UsageError
+from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError, UsageError
 from gradcheck_cli.export.control_flow import for_files, in_order
 from gradcheck_cli.export.inner import relabeled
 from gradcheck_cli.export.rewrites import without_lists
@@ -74,7 +74,20 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
         values = model.tape(outputs, Settings(extra_feed_dict=feeds, dtype="model")).values if feeds else {}
         fed = {name: values[name] for name in feeds if name in values}
         return _Composer(model, Traced(AlignedRuns(), Trials(({},)), fed=fed)).written(outputs)
-    model, ops = _without_lists(model, [*outputs, *feeds]), for_files(sparing(model.ops), feeds)
+    listless = _without_lists(model, [*outputs, *feeds])
+    if listless is not model:
+        try:
+            return _for_every_size(listless, outputs, run, feeds)
+        except LimitError:
+            raise
+        except GradcheckError:  # tensors of a list may differ in their sizes, and those of a stack may not
+            pass
+    return _for_every_size(model, outputs, run, feeds)
+
+
+def _for_every_size(model: Model, outputs: Sequence[str], run: Sequence[str], feeds: Mapping[str, Any]) -> Written:
+    """The graph that computes `outputs`, of which those in `run` need a run."""
+    ops = for_files(sparing(model.ops), feeds)
     tried_at = partial(trials, model, run, Settings(extra_feed_dict=feeds, dtype="model"), ops)
 
     def made(tried: Trials) -> Written:

@@ -25,7 +25,8 @@ _SLICED = re.compile(r"(?P<name>.+)\[(?P<parts>[-\d:,.\s]+)\]", re.DOTALL)
 _PART = re.compile(r"\s*(-?\d*)\s*(?:(:)\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?)?")
 _LARGE = 1024  # bytes
 _END = np.iinfo(np.int64).max
-_SPLIT, _INSERT = ("", "SplitToSequence"), ("", "SequenceInsert")
+_SPLIT, _INSERT, _LOOP = ("", "SplitToSequence"), ("", "SequenceInsert"), ("", "Loop")
+_TAKING = ("SequenceAt", "SequenceLength")
 
 
 def lifted(graph: Graph) -> Graph:
@@ -228,98 +229,89 @@ def without_lists(graph: Graph, kept: Collection[str]) -> Graph:
 
 
 class _Appended(NamedTuple):
-    """A list that is state number `state` of a loop: its name behind the loop, and what its body appends."""
+    """A list that is number `state` of a loop's states: its name behind the loop, and what the body adds to it."""
 
     state: int
     name: str
     value: str
-    rank: int | None  # of what is appended
+    in_front: bool
+    rank: int | None  # of the value
 
-    def is_joined(self, node: Node) -> bool:
-        """True for a node that joins the list and does nothing else with it."""
-        return node.op == "ConcatFromSequence" and (node.attrs["axis"] == 0 or self.rank is not None)
+    def has_reader(self, node: Node) -> bool:
+        """True for a node that reads the list as if it were a stack."""
+        joins = node.op == "ConcatFromSequence" and (node.attrs["axis"] == 0 or self.rank is not None)
+        return joins or node.op in _TAKING
 
 
 class _Rewriting:
-    """One rewriting of a graph and of those inside."""
+    """One rewriting of a graph and of those inside; constants that it needs are those of the outermost graph."""
 
     def __init__(self, fresh: FreshNames) -> None:
         self.fresh = fresh
         self.constants: dict[str, Array] = {}
 
     def of(self, graph: Graph, kept: Collection[str]) -> Graph:
-        """The graph without lists; constants that it needs are those of the outermost graph."""
+        """The graph without lists."""
         inside = partial(self.of, kept=())
         graph = replace(graph, nodes=tuple(node.with_graphs(inside) for node in graph.nodes))
-        kept = {*kept, *graph.outputs}
-        for node in graph.nodes:
-            if node.key == _SPLIT and kept.isdisjoint(node.outputs) and _is_split_singly(graph, node):
-                graph = self._gathered(graph, node)
-        for node in graph.nodes:
-            if node.key == ("", "Loop"):
-                graph = self._stacked(graph, node, kept)
+        made = [name for node in graph.nodes if node.key in (_SPLIT, _LOOP) for name in node.outputs if name]
+        for name in made:
+            if name not in kept and name not in graph.outputs:
+                node = next(node for node in graph.nodes if name in node.outputs)
+                graph = self._gathered(graph, node) if node.key == _SPLIT else self._stacked(graph, node, name)
         return graph
 
     def _gathered(self, graph: Graph, split: Node) -> Graph:
         """The graph without a list that a tensor is split into, if only elements of it and its length are read."""
-        made = split.outputs[0]
-        if not all(node.op in ("SequenceAt", "SequenceLength") for node in _readers(graph, made)):
+        [made], axis = split.outputs, split.attrs.get("axis", 0)
+        if not _is_split_singly(graph, split) or any(node.op not in _TAKING for node in _readers(graph, made)):
             return graph
-        return self._taken(replace(graph, nodes=tuple(node for node in graph.nodes if node is not split)), split)
+        keeps = split.attrs.get("keepdims", 1) or any(split.inputs[1:])  # which overrule it
+        left = replace(graph, nodes=tuple(node for node in graph.nodes if node is not split))
+        return _with_readers(left, made, partial(self._taking, source=split.inputs[0], axis=axis, keeps=bool(keeps)))
 
-    def _taken(self, graph: Graph, split: Node) -> Graph:
-        nodes = list[Node]()
-        for node in graph.nodes:
-            reads = split.outputs[0] in node.inputs
-            nodes.extend(self._taking(node, split) if reads else [node.with_graphs(partial(self._taken, split=split))])
-        return replace(graph, nodes=tuple(nodes))
+    def _stacked(self, graph: Graph, loop: Node, name: str) -> Graph:
+        """The graph with a loop that stacks what it added to a list, if that is read as if it were a stack."""
+        found = _appended(graph, loop, name)
+        if found is None or not all(map(found.has_reader, _readers(graph, name))):
+            return graph
+        body, state = loop.attrs["body"], found.state
+        copy, stack = self.fresh.fresh(f"{found.value}/appended"), self.fresh.fresh(f"{name}/stack")
+        inside = replace(
+            body,
+            inputs=_without(body.inputs, 2 + state),
+            outputs=(*_without(body.outputs, 1 + state), copy),
+            nodes=(*(node for node in body.nodes if body.outputs[1 + state] not in node.outputs),
+                   Node("Identity", (found.value,), (copy,))),
+        )  # fmt: skip
+        ends = (*loop.outputs, *[""] * (len(body.inputs) - 2 - len(loop.outputs)))
+        other = [replace(loop, inputs=_without(loop.inputs, 2 + state), outputs=(*_without(ends, state), stack),
+                         attrs={**loop.attrs, "body": inside})]  # fmt: skip
+        if found.in_front:
+            forward, stack = stack, self.fresh.fresh(f"{name}/turned")
+            last, first = self._constant([-1]), self._constant([-_END])
+            other += [Node("Slice", (forward, last, first, self._constant([0]), last), (stack,))]
+        nodes = (each for node in graph.nodes for each in (other if node is loop else [node]))
+        return _with_readers(
+            replace(graph, nodes=tuple(nodes)), name, partial(self._reading, stack=stack, rank=found.rank)
+        )
 
-    def _taking(self, node: Node, split: Node) -> Iterator[Node]:
+    def _reading(self, node: Node, stack: str, rank: int | None) -> Iterator[Node]:
+        taken = node.op in _TAKING
+        return self._taking(node, stack, 0, keeps=False) if taken else self._joined(node, stack, rank)
+
+    def _taking(self, node: Node, source: str, axis: int, *, keeps: bool) -> Iterator[Node]:
         """Nodes in the place of one that reads an element of a list, or its length."""
-        source, axis = split.inputs[0], split.attrs.get("axis", 0)
         if node.op == "SequenceLength":
             shape = self.fresh.fresh(f"{node.outputs[0]}/shape")
             yield Node("Shape", (source,), (shape,))
             yield replace(node, op="Gather", inputs=(shape, self._constant(axis)))
-        elif split.attrs.get("keepdims", 1) or any(split.inputs[1:]):  # sizes overrule it
+        elif keeps:
             part = self.fresh.fresh(f"{node.outputs[0]}/part")
             yield Node("Gather", (source, node.inputs[1]), (part,), {"axis": axis})
             yield replace(node, op="Unsqueeze", inputs=(part, self._constant([axis])))
         else:
             yield replace(node, op="Gather", inputs=(source, node.inputs[1]), attrs={"axis": axis})
-
-    def _constant(self, value: Any) -> str:
-        name = self.fresh.fresh("axis")
-        self.constants[name] = np.array(value, np.int64)
-        return name
-
-    def _stacked(self, graph: Graph, loop: Node, kept: Collection[str]) -> Graph:
-        """The graph with a loop that stacks what it appended to lists."""
-        lists = [each for each in _appended(graph, loop) if each.name not in kept]
-        lists = [each for each in lists if all(map(each.is_joined, _readers(graph, each.name)))]
-        if not lists:
-            return graph
-        body, gone = loop.attrs["body"], [each.state for each in lists]
-        stacks = {each.name: (self.fresh.fresh(f"{each.name}/stack"), each.rank) for each in lists}
-        copies = [Node("Identity", (each.value,), (self.fresh.fresh(f"{each.value}/appended"),)) for each in lists]
-        inside = replace(
-            body,
-            inputs=_without(body.inputs, [2 + i for i in gone]),
-            outputs=(*_without(body.outputs, [1 + i for i in gone]), *(node.outputs[0] for node in copies)),
-            nodes=(*(n for n in body.nodes if n.outputs[0] not in {body.outputs[1 + i] for i in gone}), *copies),
-        )
-        ends = (*loop.outputs, *[""] * (len(body.inputs) - 2 - len(loop.outputs)))
-        other = replace(
-            loop,
-            inputs=_without(loop.inputs, [2 + i for i in gone]),
-            outputs=(*_without(ends, gone), *(stack for stack, _ in stacks.values())),
-            attrs={**loop.attrs, "body": inside},
-        )
-        nodes = list[Node]()
-        for node in graph.nodes:
-            found = next((stacks[n] for n in node.inputs if n in stacks), None)
-            nodes.extend(self._joined(node, *found) if found else [other if node is loop else node])
-        return replace(graph, nodes=tuple(nodes))
 
     def _joined(self, node: Node, stack: str, rank: int | None) -> Iterator[Node]:
         """Nodes that join the tensors of a stack as a ConcatFromSequence joins those of a list."""
@@ -341,27 +333,31 @@ class _Rewriting:
         yield Node("Concat", (before, length, behind), (shape,), {"axis": 0})
         yield replace(node, op="Reshape", inputs=(stack, shape), attrs={"allowzero": 1})
 
+    def _constant(self, value: Any) -> str:
+        name = self.fresh.fresh("index")
+        self.constants[name] = np.array(value, np.int64)
+        return name
 
-def _appended(graph: Graph, loop: Node) -> Iterator[_Appended]:
-    """The lists that are empty before a loop, and that its body does nothing with but append to their end."""
-    body = loop.attrs["body"]
-    empty = {n for node in graph.nodes if node.op == "SequenceEmpty" for n in node.outputs}
-    inserts = {node.outputs[0]: node for node in body.nodes if node.key == _INSERT and not any(node.inputs[2:])}
+
+def _appended(graph: Graph, loop: Node, name: str) -> _Appended | None:
+    """A list that is empty before a loop, and that its body does nothing with but add to one of its ends."""
+    body, state = loop.attrs["body"], loop.outputs.index(name)
+    if state >= len(loop.inputs) - 2:
+        return None
+    before, after = body.inputs[2 + state], body.outputs[1 + state]
+    start = next((node for node in graph.nodes if loop.inputs[2 + state] in node.outputs), None)
+    insert = next((node for node in body.nodes if after in node.outputs), None)
     read = Counter((*body.outputs, *(n for node in body.nodes for n in node.reads)))
-    for state, (start, name) in enumerate(zip(loop.inputs[2:], loop.outputs, strict=False)):
-        before, after = body.inputs[2 + state], body.outputs[1 + state]
-        insert = inserts.get(after)
-        if not name or start not in empty or insert is None or insert.inputs[0] != before:
-            continue
-        if read[before] == read[after] == 1:
-            types = (
-                body.types.get(insert.inputs[1]),
-                body.types.get(before),
-                body.types.get(after),
-                graph.types.get(name),
-            )
-            ranks = (len(known.shape) for known in types if known is not None and known.shape is not None)
-            yield _Appended(state, name, insert.inputs[1], next(ranks, None))
+    if start is None or start.op != "SequenceEmpty" or insert is None or insert.key != _INSERT:
+        return None
+    if insert.inputs[0] != before or (read[before], read[after]) != (1, 1):
+        return None
+    places = [body.constants.get(n, graph.constants.get(n)) for n in insert.inputs[2:] if n]
+    if any(place is None or place != 0 for place in places):
+        return None
+    types = (body.types.get(insert.inputs[1]), *(body.types.get(n) for n in (before, after)), graph.types.get(name))
+    ranks = (len(known.shape) for known in types if known is not None and known.shape is not None)
+    return _Appended(state, name, insert.inputs[1], bool(places), next(ranks, None))
 
 
 def _is_split_singly(graph: Graph, split: Node) -> bool:
@@ -379,5 +375,18 @@ def _readers(graph: Graph, name: str) -> Iterator[Node]:
             yield from _readers(body, name)
 
 
-def _without(names: Sequence[str], positions: Collection[int]) -> tuple[str, ...]:
-    return tuple(name for i, name in enumerate(names) if i not in positions)
+def _with_readers(graph: Graph, name: str, made: Callable[[Node], Iterable[Node]]) -> Graph:
+    """The graph with other nodes in the place of those that read a tensor."""
+    nodes = list[Node]()
+    for node in graph.nodes:
+        if name in node.inputs:
+            nodes.extend(made(node))
+        elif name in node.reads:
+            nodes.append(node.with_graphs(partial(_with_readers, name=name, made=made)))
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _without(names: Sequence[str], position: int) -> tuple[str, ...]:
+    return tuple(name for i, name in enumerate(names) if i != position)

@@ -354,6 +354,28 @@ LISTS = [
         tuple({"x": numbers(t, t, 2), "w": W, "c": c} for t in (3, 1, 4) for c in (True, False)),
     ),
 ]
+LISTS += [
+    Written(
+        "list that another Loop reads, and one that grows in front",
+        """g (double[T, 2] x, double[2] w) => (double[2] y, double[T, 2] z) {
+          none = SequenceEmpty <dtype = 11> ()
+          zero = Constant <value = int64 {0}> ()
+          shape = Shape (x)
+          n = Gather (shape, zero)
+          list, turned = Loop (n, , none, none) <
+            body = b (int64 i, bool c, seq(double[2]) a, seq(double[2]) d)
+              => (bool go, seq(double[2]) z, seq(double[2]) e) {
+              row = Gather(x, i) t = Mul(w, row) s = Sin(t) z = SequenceInsert(a, s) e = SequenceInsert(d, t, zero)
+              go = Identity(c) }>
+          m = SequenceLength (list)
+          y = Loop (m, , w) <body = b2 (int64 k, bool g, double[2] h) => (bool go2, double[2] next) {
+            each = SequenceAt(list, k) other = SequenceAt(turned, k) p = Mul(each, h) q = Add(p, other)
+            next = Sin(q) go2 = Identity(g) }>
+          z = ConcatFromSequence <axis = 0, new_axis = 1> (turned)
+        }""",
+        tuple({"x": numbers(t, t, 2), "w": W} for t in (3, 1, 5)),
+    ),
+]
 LAYERS = [
     Written(
         f"{op} {direction}{extra} of {size}",
@@ -712,7 +734,7 @@ APPENDING = """g (double[2] x, int64 n%s) => (double[A, B] y%s) {
   y = ConcatFromSequence <axis = 0, new_axis = 1> (list)
 }"""
 STAYING = {
-    "inserted elsewhere": ("", "", "none", "after = SequenceInsert(before, t, zero)"),
+    "inserted elsewhere": ("", "", "none", "one = Constant<value_int=-1>() after = SequenceInsert(before, t, one)"),
     "read in the body": ("", "", "none", "k = SequenceLength(before) m = Cast <to = 11> (k) v = Mul(t, m)"
                          " after = SequenceInsert(before, v)"),
     "appended to twice": ("", "", "none", "one = SequenceInsert(before, t) after = SequenceInsert(one, x)"),
@@ -729,6 +751,27 @@ def test_a_list_of_which_more_is_asked_stays_one(name: str, tmp_path: Path):
     assert without_lists(plain, ["list"]) == plain
     kinds = {node.op for node in without_lists(plain, ()).all_nodes}
     assert not {"SequenceInsert", "ConcatFromSequence"} & kinds
+
+
+GROWING = """g (double[3, 2] x) => (double[6, 2] y) {
+  none = SequenceEmpty <dtype = 11> ()
+  n = Constant <value = int64 {3}> ()
+  zero = Constant <value = int64[1] {0}> ()
+  one = Constant <value = int64[1] {1}> ()
+  list = Loop (n, , none) <body = b (int64 i, bool c, seq(double[A, 2]) before) => (bool go, seq(double[A, 2]) after) {
+    at = Unsqueeze(i, zero) end = Add(at, one) part = Slice(x, zero, end) t = Sin(part)
+    after = SequenceInsert(before, t) go = Identity(c) }>
+  y = ConcatFromSequence <axis = 0> (list)
+}"""
+
+
+def test_tensors_of_a_list_may_differ_in_their_sizes(tmp_path: Path):
+    model = load(GROWING, tmp_path / "m.onnx")
+    [gradient] = gc.gradients(model["y"], [model["x"]])
+    gc.save(model, tmp_path / "g.onnx", [gradient])
+    x = numbers(3, 3, 2)
+    [found] = run(session(tmp_path / "g.onnx"), {"x": x})
+    np.testing.assert_allclose(found, np.cos(x) * np.array([[3], [2], [1]]), rtol=1e-12)
 
 
 OWN = """gradcheck: 1
