@@ -753,7 +753,7 @@ def test_a_list_of_which_more_is_asked_stays_one(name: str, tmp_path: Path):
     assert not {"SequenceInsert", "ConcatFromSequence"} & kinds
 
 
-GROWING = """g (double[3, 2] x) => (double[6, 2] y) {
+UNEQUAL = """g (double[3, 2] x) => (double[6, 2] y) {
   none = SequenceEmpty <dtype = 11> ()
   n = Constant <value = int64 {3}> ()
   zero = Constant <value = int64[1] {0}> ()
@@ -766,7 +766,7 @@ GROWING = """g (double[3, 2] x) => (double[6, 2] y) {
 
 
 def test_tensors_of_a_list_may_differ_in_their_sizes(tmp_path: Path):
-    model = load(GROWING, tmp_path / "m.onnx")
+    model = load(UNEQUAL, tmp_path / "m.onnx")
     [gradient] = gc.gradients(model["y"], [model["x"]])
     gc.save(model, tmp_path / "g.onnx", [gradient])
     x = numbers(3, 3, 2)
