@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import islice
 from operator import add
 from typing import Any
 
@@ -23,16 +24,17 @@ from gradcheck_cli.checks.diagnose.laws import NEARBY, WRONG, Broken, differ
 from gradcheck_cli.checks.problem import Problem, stop
 from gradcheck_cli.compare.pair import Theory
 from gradcheck_cli.engine.program import Program
-from gradcheck_cli.errors import MisshapenError, NoGradientError
+from gradcheck_cli.errors import LimitError, MisshapenError, NoGradientError
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.jacobian.directions import Directions, reals
+from gradcheck_cli.jacobian.directions import Directions
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, by_ladder, forward_noise
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import Point
-from gradcheck_cli.verdict.differences import ALL_RUNGS, scales
+from gradcheck_cli.verdict.differences import ALL_RUNGS, CHEAP_RUNGS, scales
 from gradcheck_cli.verdict.rule import ATOL, RTOL, Comparison, Status, Tolerance
 
 _SAFETY = 4.0  # factor on the measured rounding of two entries
+_ONE = np.ones((1, 1))  # the cotangent of a number
 
 
 class SecondOrder:
@@ -50,11 +52,9 @@ class SecondOrder:
         `firsts` are the comparable pairs of first order, `problems` are theirs by y.
         """
         made = list(self._made(firsts, problems, point))
-        for pair, second in made:
-            if not pair.broken:
-                others = [p.y for p, _ in made if p.gradient_of == pair.gradient_of and p is not pair]
-                pair.broken += moving_otherwise(second, pair, others)
-            yield pair, second
+        for y in dict.fromkeys(pair.gradient_of for pair, _ in made):
+            moving_otherwise([(pair, second) for pair, second in made if pair.gradient_of == y])
+        yield from made
 
     def _made(
         self, firsts: Sequence[Pair], problems: Mapping[str, Problem], point: Point
@@ -146,44 +146,72 @@ def _first_other(tape: Tape, anew: Tape, x: str, moved: Array, start: int) -> Un
     )
 
 
-def moving_otherwise(problem: Problem, pair: Pair, others: Sequence[str]) -> Iterator[Broken]:
-    """Broken law if gradients by other tensors move with x, along one random direction, but not as the rules say."""
-    tape, x = problem.tape, problem.tape.named[pair.x]
-    others = [name for name in others if tape.named[name].dtype.kind == "f"]
-    if x.dtype.kind != "f" or not x.size or not others:
+def moving_otherwise(group: Sequence[tuple[Pair, Problem]]) -> None:
+    """Breaks the law of an x with which gradients of one y by others move, but not as the rules say.
+
+    A random sum of all gradients moves along one random direction of each x.
+    """
+    real = [(pair, each) for pair, each in group if _is_real(each, pair.x) and _is_real(each, pair.y)]
+    if len(real) < 2:
         return
+    problem, pairs = real[0][1], [pair for pair, _ in real]
     try:
-        if _apart(problem, pair, others) is None:
-            return
-        found = ((name, _apart(problem, pair, [name])) for name in others)
-        name, slopes = next(((name, slopes) for name, slopes in found if slopes is not None), ("", None))
-    except (NoGradientError, MisshapenError):  # which has no gradient is told where it is y
+        apart = [pair for pair, slopes in zip(pairs, _slopes(problem, pairs, pairs), strict=True) if slopes is not None]
+        for pair in apart:
+            if not pair.broken:
+                pair.broken += islice(_otherwise(problem, pair, pairs), 1)
+    except (NoGradientError, MisshapenError, LimitError):  # told where the gradient is y
         return
-    if slopes is not None:
-        told = "{:.6g} by differences, {:.6g} by the rules".format(*slopes)
-        yield Broken(WRONG, f"{name} moves with {pair.x!r} otherwise than the rules say: along one direction {told}")
 
 
-def _apart(problem: Problem, pair: Pair, gradients_: Sequence[str]) -> tuple[float, float] | None:
-    """Slopes of a random sum of gradients along a random direction of x, by differences and by the rules.
+def _is_real(problem: Problem, name: str) -> bool:
+    tensor = problem.tape.named[name]
+    return tensor.dtype.kind == "f" and bool(tensor.size)
+
+
+def _otherwise(problem: Problem, pair: Pair, pairs: Sequence[Pair]) -> Iterator[Broken]:
+    """Broken laws of the other gradients that alone move otherwise with x than the rules say."""
+    for other in pairs:
+        slopes = None if other is pair else _slopes(problem, [pair], [other])[0]
+        if slopes is not None:
+            told = "{:.6g} by differences, {:.6g} by the rules".format(*slopes)
+            law = f"{other.y} moves with {pair.x!r} otherwise than the rules say: along one direction {told}"
+            yield Broken(WRONG, law)
+
+
+def _slopes(problem: Problem, moved: Sequence[Pair], summed: Sequence[Pair]) -> list[tuple[float, float] | None]:
+    """Slopes of a random sum of gradients along a direction of each x that is moved, by differences and by the rules.
 
     None where tolerance, truncation and rounding explain how far they are apart.
     """
-    tape, x, rng = problem.tape, problem.tape.named[pair.x], np.random.default_rng([problem.settings.seed, 4])
+    tape, rng = problem.tape, np.random.default_rng([problem.settings.seed, 4])
     with tape.aside():
-        total = reduce(add, [_weighed(tape, name, rng) for name in gradients_])
-        program = Program(tape, [x.name], [total.name])
-        if not program.steps:
-            return None
-        v, backward = rng.normal(size=(1, reals(x.value))), Backward(tape, total.name, [x.name])
-        runs = [backward.along(np.ones((1, 1)), problem.budget, r)[0][0] * v[0] for r in (None, *range(ROUNDED_RUNS))]
-        noise, directions = forward_noise(program), Directions(x.value, v)
-        seen = by_ladder(program, directions, ALL_RUNGS, noise, problem.budget).estimate
-    there, back = float(seen.value[0, 0]), float(runs[0].sum())
-    rounding = float(np.max([np.abs(run - runs[0]).sum() for run in runs]))
-    settings, size = problem.settings, max(abs(there), float(np.abs(runs[0]).sum()))
-    allowed = pair.of(settings.rtol, RTOL) * size + pair.of(settings.atol, ATOL)
-    return (there, back) if abs(there - back) > allowed + float(seen.error[0, 0]) + _SAFETY * rounding else None
+        total = reduce(add, [_weighed(tape, pair.y, rng) for pair in summed])
+        backward = Backward(tape, total.name, [tape.named[pair.x].name for pair in moved])
+        by_rules = backward.along(_ONE, problem.budget)
+        return [_apart(problem, pair, backward, i, by_rules[i][0], rng) for i, pair in enumerate(moved)]
+
+
+def _apart(
+    problem: Problem, pair: Pair, backward: Backward, position: int, by_rules: Array, rng: np.random.Generator
+) -> tuple[float, float] | None:
+    """The slopes along one direction of x; few steps and no bounds are enough where they agree."""
+    x, budget = problem.tape.named[pair.x], problem.budget
+    program, v = Program(problem.tape, [x.name], [backward.y]), rng.normal(size=x.size)
+    if not program.steps:
+        return None
+    directions, back = Directions(x.value, v[None]), float(by_rules @ v)
+
+    def gap(there: float) -> float:
+        size = max(abs(there), float(np.abs(by_rules) @ np.abs(v)))
+        return abs(there - back) - pair.of(problem.settings.rtol, RTOL) * size - pair.of(problem.settings.atol, ATOL)
+
+    if gap(float(by_ladder(program, directions, CHEAP_RUNGS, np.zeros(1), budget).estimate.value[0, 0])) <= 0:
+        return None
+    seen = by_ladder(program, directions, ALL_RUNGS, forward_noise(program), budget).estimate
+    there, error = float(seen.value[0, 0]), float(seen.error[0, 0])
+    rounded = [backward.along(_ONE, budget, seed)[position][0] @ v for seed in range(ROUNDED_RUNS)]
+    return (there, back) if gap(there) > error + _SAFETY * max(abs(each - back) for each in rounded) else None
 
 
 def _weighed(tape: Tape, name: str, rng: np.random.Generator) -> Var:

@@ -204,3 +204,8 @@ def test_right_rules_move_all_gradients_as_they_say(name: str):
 def test_ties_of_two_tensors_break_no_law(at: float):
     found = gc.check(MIXED["kinks"], ["x", "z"], "y", second_order=True, x_init_value={"x": at, "z": at}).checks
     assert "fail" not in {r.status for r in found}
+
+
+def test_what_takes_too_much_memory_ends_no_other_second_order() -> None:
+    tested = model(("Mul", "x z", "p"), ("Det", "p", "d"), ("Tanh", "d", "y"), x=(150, 150), inputs={"z": (150, 150)})
+    assert all_statuses(tested, "x", "z", mode="directional") == {"x": "limit", "z": "limit"}
