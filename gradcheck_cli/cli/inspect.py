@@ -65,16 +65,19 @@ def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> I
     from gradcheck_cli.checks.inspection import inspect
     from gradcheck_cli.cli.config import settings_above
     from gradcheck_cli.cli.resolve import dims_of, resolve
-    from gradcheck_cli.cli.tasks import ModelList, fitting, targets
+    from gradcheck_cli.cli.tasks import ModelList, fitting, side_car, targets
     from gradcheck_cli.errors import NothingChecked
     from gradcheck_cli.formats import read
 
     allow = bool(options["allow_python"])
     spec = read(file, dims=dims_of(options["dim"]), allow_python=allow)
-    layers = [settings_above(os.path.dirname(file) or ".", ctx), _defaults(file, spec, allow), options]
+    beside = side_car(file)
+    said = read(beside, allow_python=allow) if beside else spec
+    defaults = {**said.defaults, "dim": said.defaults.get("dims")}
+    layers = [settings_above(os.path.dirname(file) or ".", ctx), defaults, options]
     bearing = [option.name for option in options_at("inspect") if option.field]
     asked = [{name: layer[name] for name in bearing if layer.get(name)} for layer in layers]
-    subjects = dict(_subjects(file, spec))
+    subjects = {name: said.operators(source) if beside else source for name, source in _subjects(file, spec)}
     if not subjects and spec.models:
         raise ModelList(f"nothing to inspect: {file} lists models")
     if not subjects:
@@ -82,16 +85,6 @@ def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> I
     named = {name for layer in asked for option in ("x", "y") for name in layer.get(option, ())}
     for label, source in fitting(subjects, named):
         yield replace(inspect(source, resolve(source, [targets(source), *asked])), uri=label)
-
-
-def _defaults(file: str, spec: Spec, allow_python: bool) -> Mapping[str, Any]:
-    """The `defaults` of a spec; those of a model stand in the spec beside it."""
-    from gradcheck_cli.cli.tasks import side_car
-    from gradcheck_cli.formats import read
-
-    beside = side_car(file)
-    said = (read(beside, allow_python=allow_python) if beside else spec).defaults
-    return {**said, "dim": said.get("dims")}
 
 
 def _subjects(file: str, spec: Spec) -> Iterator[tuple[str, Source]]:

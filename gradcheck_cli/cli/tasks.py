@@ -365,16 +365,17 @@ class Planner(Struct):
         ]  # fmt: skip
 
     def _of_model(self, path: str) -> list[Task]:
-        said: Mapping[str, Any] = {}
-        expect: Mapping[str, Any] | None = None
-        if beside := side_car(path):
-            spec = read(beside, allow_python=self.allow_python)
-            asked = not _TARGETS.isdisjoint(self.given)
-            own = [request for request in spec.checks if _is_same(request.model or "", path)]
-            if own and not (asked and len(own) > 1):
-                return [self._task(request, beside, spec, path) for request in own]
-            said, expect = _said(beside, dict(spec.defaults)), spec.expect
-        return self._with_steps(Task(path, path, lambda: self._model(path), said, expect, model=path))
+        beside = side_car(path)
+        if beside is None:
+            return self._with_steps(Task(path, path, lambda: self._model(path), model=path))
+        spec = read(beside, allow_python=self.allow_python)
+        asked = not _TARGETS.isdisjoint(self.given)
+        own = [request for request in spec.checks if _is_same(request.model or "", path)]
+        if own and not (asked and len(own) > 1):
+            return [self._task(request, beside, spec, path) for request in own]
+        said = _said(beside, dict(spec.defaults))
+        whole = Task(path, path, lambda: spec.operators(self._model(path)), said, spec.expect, model=path)
+        return self._with_steps(whole)
 
     def _with_steps(self, whole: Task) -> list[Task]:
         """The task of a model and those of its training steps; of them the first that has all tensors that are named."""

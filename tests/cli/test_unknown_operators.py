@@ -74,6 +74,23 @@ def test_a_spec_can_define_it_for_a_model_in_a_file(gradcheck: Command, folder: 
     assert (ran.code, "2 passed" in ran.out) == (0, True)
 
 
+@pytest.mark.parametrize("checks, options", [
+    ("checks: [{name: a, model: net.onnx}, {name: b, model: net.onnx}]", ("--x", "x")), ("", ("--x", "x")), ("", ()),
+])  # fmt: skip
+@pytest.mark.parametrize("command", ["check", "zoo"])
+def test_a_side_car_defines_it_whatever_it_checks(
+    gradcheck: Command, folder: Path, command: str, checks: str, options: tuple[str, ...]
+):
+    (folder / "net.gradcheck.yaml").write_text(SIDE_CAR[: SIDE_CAR.index("checks:")] + checks)
+    assert gradcheck(command, "net.onnx", *options).code == 0
+
+
+def test_a_side_car_defines_it_for_inspect(gradcheck: Command, folder: Path):
+    (folder / "net.gradcheck.yaml").write_text(SIDE_CAR)
+    ran = gradcheck("inspect", "net.onnx")
+    assert (ran.code, "blocked" in ran.out) == (0, False)
+
+
 def test_a_gradient_that_a_spec_gives_it_is_under_test(gradcheck: Command, folder: Path):
     wrong = SIDE_CAR.replace("checks:", "    gradient:\n    - {op: Mul, inputs: [dy, 2.0], outputs: [dx]}\nchecks:")
     (folder / "net.gradcheck.yaml").write_text(wrong)
