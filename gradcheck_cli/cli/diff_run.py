@@ -23,6 +23,7 @@ from gradcheck_cli.cli.limits import bounds_of, time_limit
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.reproduce import chosen_sizes, typed
 from gradcheck_cli.cli.resolve import dims_of, refuse_idle_rounding, resolve
+from gradcheck_cli.cli.tasks import defined
 from gradcheck_cli.errors import GradcheckError, UsageError, quoted, shown
 from gradcheck_cli.formats import read
 from gradcheck_cli.formats.source import Source
@@ -87,7 +88,7 @@ def _model(path: str, given: Mapping[str, Any]) -> Source:
     spec = read(path, dims=dims_of(given.get("dim", ())))
     if spec.meant is None:
         raise UsageError(f"{path} holds {len(spec.sources)} models; give a file with one.")
-    return spec.meant
+    return defined(spec.meant, path)
 
 
 def _mapped(texts: Iterable[str], a: Source, b: Source) -> dict[str, str]:

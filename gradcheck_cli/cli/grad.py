@@ -91,12 +91,10 @@ def command(ctx: click.Context, /, models: str, output: str, **options: Any) -> 
 
 def _made(ctx: click.Context, path: str, output: str, options: Mapping[str, Any]) -> list[str]:
     """Writes the file, and gives the sentences that tell so."""
-    from gradcheck_cli.api import load
-    from gradcheck_cli.cli.resolve import dims_of
+    from gradcheck_cli.cli.tasks import loaded
     from gradcheck_cli.ops.sparing import without_poles
 
-    allow = bool(options["allow_python"])
-    model = load(path, dims=dims_of(options["dim"]) or None, graph=options["graph"], allow_python=allow)
+    model = loaded(path, options)
     if options["straight_through"]:
         model = _straight(model, ctx, options)
     if options["safe"]:

@@ -66,13 +66,13 @@ def command(models: str, output: str, **options: Any) -> int:
 
 def _made(path: str, output: str, given: Mapping[str, Any]) -> list[str]:
     """Writes the folder, and gives the sentences that tell so."""
-    from gradcheck_cli.api import load
-    from gradcheck_cli.cli.resolve import dims_of, feeds_of
+    from gradcheck_cli.cli.resolve import feeds_of
+    from gradcheck_cli.cli.tasks import loaded
     from gradcheck_cli.training import training_step
 
-    options = {name: value for name, value in given.items() if name not in ("timeout", "memory_limit")}
-    allow = bool(options.pop("allow_python"))
-    model = load(path, dims=dims_of(options.pop("dim")) or None, graph=options.pop("graph"), allow_python=allow)
+    of_command = ("timeout", "memory_limit", "allow_python", "dim", "graph")
+    options = {name: value for name, value in given.items() if name not in of_command}
+    model = loaded(path, given)
     options["feeds"] = feeds_of(model.source, options.pop("extra_feed_dict"))
     metrics, straight = options.pop("metric"), bool(options.pop("straight_through"))
     made = training_step(model, metrics=metrics, straight_through=straight, **options)

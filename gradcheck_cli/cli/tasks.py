@@ -13,13 +13,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gradcheck_cli.cli import note
-from gradcheck_cli.cli.resolve import listed
+from gradcheck_cli.cli.resolve import dims_of, listed
 from gradcheck_cli.errors import GradcheckError, ModelError, NothingChecked, UsageError, plural, shown
 from gradcheck_cli.formats import is_spec, read
 from gradcheck_cli.formats.onnx.file import fields_of
@@ -27,6 +27,9 @@ from gradcheck_cli.formats.source import CheckRequest, Source, Spec
 from gradcheck_cli.formats.untrusted import inside, opened
 from gradcheck_cli.graph.memory import allowed, exhausted
 from gradcheck_cli.results.record import SpecPlace
+
+if TYPE_CHECKING:
+    from gradcheck_cli.model import Model
 
 _FIELD = 20  # of a model in a file: its training information
 
@@ -163,6 +166,22 @@ def side_car(model: str) -> str | None:
     candidates = (os.path.splitext(model)[0] + suffix for suffix in SPEC_SUFFIXES)
     found = (p for p in candidates if not is_spec(model) and os.path.isfile(p) and "graphs" not in keys_of(p))
     return next(found, None)
+
+
+def defined(source: Source, path: str, allow_python: bool = False) -> Source:
+    """The model in a file with the operators that the spec beside it defines."""
+    beside = side_car(path)
+    return read(beside, allow_python=allow_python).operators(source) if beside else source
+
+
+def loaded(path: str, options: Mapping[str, Any]) -> Model:
+    """The model that a command names by its file and `graph`, with the operators that the spec beside it defines."""
+    from gradcheck_cli.api import load
+    from gradcheck_cli.model import Model
+
+    allow = bool(options["allow_python"])
+    model = load(path, dims=dims_of(options["dim"]) or None, graph=options["graph"], allow_python=allow)
+    return Model(defined(model.source, path, allow), model.ops, model.dims)
 
 
 def keys_of(spec: str) -> Collection[Any]:

@@ -91,6 +91,20 @@ def test_a_side_car_defines_it_for_inspect(gradcheck: Command, folder: Path):
     assert (ran.code, "blocked" in ran.out) == (0, False)
 
 
+@pytest.mark.parametrize("command", [
+    ("grad", "net.onnx", "-o", "g.onnx"), ("step", "net.onnx", "--loss", "mse:y,t", "--trainable", "w", "-o", "g"),
+    ("diff", "net.onnx", "net.onnx"),
+])  # fmt: skip
+def test_a_side_car_defines_it_for_files(gradcheck: Command, folder: Path, command: tuple[str, ...]):
+    weight = NET.replace("=> (float[3] y) {", "=> (float[3] y) <float[3] w = {1, 2, 3}> {").replace(
+        "Sin(x)", "Mul(x, w)"
+    )
+    onnx.save(parser.parse_model(weight), folder / "net.onnx")
+    (folder / "net.gradcheck.yaml").write_text(SIDE_CAR)
+    ran = gradcheck(*command)
+    assert (ran.code, "GC50" in ran.out + ran.err) == (0, False)
+
+
 def test_a_gradient_that_a_spec_gives_it_is_under_test(gradcheck: Command, folder: Path):
     wrong = SIDE_CAR.replace("checks:", "    gradient:\n    - {op: Mul, inputs: [dy, 2.0], outputs: [dx]}\nchecks:")
     (folder / "net.gradcheck.yaml").write_text(wrong)
