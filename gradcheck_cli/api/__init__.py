@@ -68,8 +68,11 @@ def load(
     known = ", ".join(repr(name) for name in spec.sources)
     if graph is not None and (not isinstance(graph, str) or graph not in spec.sources):
         raise UsageError(f"{os.fspath(path)} has no graph {graph!r}; it has {known}.")
+    if not spec.sources:
+        raise UsageError(f"{os.fspath(path)} has no graphs: give the file of a model, or a spec with graphs.")
     if graph is None and spec.meant is None:
-        raise UsageError(f"{os.fspath(path)} has {len(spec.sources)} graphs ({known}): say which, as graph=...")
+        ways = "say which, as graph=..., in a command --graph NAME"
+        raise UsageError(f"{os.fspath(path)} has {len(spec.sources)} graphs ({known}): {ways}")
     source = spec.meant if graph is None else spec.sources[graph]
     assert source is not None
     arguments.require_open(source, sizes)

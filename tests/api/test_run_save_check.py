@@ -94,10 +94,15 @@ def test_load_asks_which_graph_where_a_spec_has_several(tmp_path: Path):
         "  two: {inputs: {x: {shape: [2]}}, nodes: 'y = Exp (x)', outputs: [y]}\n"
     )
     assert gc.load(path, graph="two")["x"].shape == (2,)
-    with pytest.raises(ValueError, match=r"has 2 graphs \('one', 'two'\): say which, as graph="):
+    with pytest.raises(
+        ValueError, match=r"has 2 graphs \('one', 'two'\): say which, as graph=\.\.\., in a command --graph NAME"
+    ):
         gc.load(path)
     with pytest.raises(ValueError, match="has no graph 'three'; it has 'one', 'two'"):
         gc.load(path, graph="three")
+    path.write_text("gradcheck: 1\nchecks: [{model: net.onnx}]\n")
+    with pytest.raises(ValueError, match=r"two.gradcheck.yaml has no graphs: give the file of a model"):
+        gc.load(path)
 
 
 def test_the_graph_of_a_model_is_frozen_and_stays_as_it_was_read(net: gc.Model):
