@@ -26,9 +26,9 @@ LEAK = 0.009999999776482582
 HARD_SLOPE = 0.20000000298023224
 
 
-def negative(x: Array, **metadata: Any) -> Array:
-    """True where x is negative: the branch of most rectifiers."""
-    return x < 0
+def positive(x: Array, **metadata: Any) -> Array:
+    """True where x is positive: the branch of rectifiers.  At 0 frameworks take the slope of the other side."""
+    return x > 0
 
 
 def relu(x: Array) -> Array:
@@ -37,19 +37,19 @@ def relu(x: Array) -> Array:
 
 
 def leaky_relu(x: Array, *, alpha: float = LEAK) -> Array:
-    """x, times alpha where negative."""
-    return np.where(x.real < 0, (alpha * x).astype(x.dtype, copy=False), x)
+    """x, times alpha where it is not positive."""
+    return np.where(x.real > 0, x, (alpha * x).astype(x.dtype, copy=False))
 
 
 def prelu(x: Array, slope: Array) -> Array:
-    """x, times the slope where negative."""
-    return np.where(x.real < 0, slope * x, x)
+    """x, times the slope where it is not positive."""
+    return np.where(x.real > 0, x, slope * x)
 
 
 def prelu_vjp(ct: Var, y: Var, x: Var, slope: Var) -> tuple[Var, Var]:
-    """ct_x is ct, times the slope where x is negative; ct_slope is ct x there, else 0."""
-    below = x < 0
-    return sym.where(below, ct * slope, ct), ct * sym.where(below, x, 0)
+    """ct_x is ct, times the slope where x is not positive; ct_slope is ct x there, else 0."""
+    above = x > 0
+    return sym.where(above, ct, ct * slope), ct * sym.where(above, 0, x)
 
 
 def elu(x: Array, *, alpha: float = 1.0) -> Array:
@@ -69,15 +69,15 @@ def celu(x: Array, *, alpha: float = 1.0) -> Array:
 
 def _exponential(x: Array, height: float, width: float, slope: float) -> Array:
     """x where positive, else height (e^(x / width) - 1)."""
-    left = np.where(x.real < 0, x, np.zeros((), x.dtype))
-    y = np.where(x.real < 0, height * np.expm1(left / width), slope * x)
+    left = np.where(x.real > 0, np.zeros((), x.dtype), x)
+    y = np.where(x.real > 0, slope * x, height * np.expm1(left / width))
     return y.astype(x.dtype, copy=False)
 
 
 def _exponential_slope(x: Var, at_0: float, width: float, slope: float) -> Var:
     left = sym.minimum(x, 0.0)
     grown = sym.exp(left if width == 1 else left / width)
-    return sym.where(x < 0, grown * at_0, slope)
+    return sym.where(x > 0, slope, grown * at_0)
 
 
 def shrink(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
@@ -254,17 +254,17 @@ def swiglu(a: Var, b: Var, *, alpha: float = 1.0) -> Var:
 
 ACTIVATION: list[Op] = [
     unary("Relu", relu, lambda ct, y, x: sym.where(x > 0, ct, 0), step=lambda x: np.where(x.real > 0, x, 0),
-          branch=lambda x: x > 0, ordered=True, flat="zero", sides="sign"),
-    unary("LeakyRelu", leaky_relu, lambda ct, y, x, alpha=LEAK: sym.where(x < 0, ct * alpha, ct), branch=negative,
+          branch=positive, ordered=True, flat="zero", sides="sign"),
+    unary("LeakyRelu", leaky_relu, lambda ct, y, x, alpha=LEAK: sym.where(x > 0, ct, ct * alpha), branch=positive,
           ordered=True, sides="sign"),
-    binary("PRelu", prelu, prelu_vjp, branch=lambda x, slope: np.broadcast_to(x < 0, np.broadcast(x, slope).shape),
+    binary("PRelu", prelu, prelu_vjp, branch=lambda x, slope: np.broadcast_to(x > 0, np.broadcast(x, slope).shape),
            ordered=True, roles=trained(1), sides="sign"),
-    unary("Elu", elu, lambda ct, y, x, alpha=1.0: ct * _exponential_slope(x, alpha, 1.0, 1.0), branch=negative,
+    unary("Elu", elu, lambda ct, y, x, alpha=1.0: ct * _exponential_slope(x, alpha, 1.0, 1.0), branch=positive,
           ordered=True, sides="sign", elsewhere="to one"),
     unary("Selu", selu, lambda ct, y, x, alpha=SELU_ALPHA, gamma=SELU_GAMMA:
           ct * _exponential_slope(x, alpha * gamma, 1.0, gamma),
-          branch=negative, ordered=True, sides="sign", elsewhere="to one"),
-    unary("Celu", celu, lambda ct, y, x, alpha=1.0: ct * _exponential_slope(x, 1.0, alpha, 1.0), branch=negative,
+          branch=positive, ordered=True, sides="sign", elsewhere="to one"),
+    unary("Celu", celu, lambda ct, y, x, alpha=1.0: ct * _exponential_slope(x, 1.0, alpha, 1.0), branch=positive,
           ordered=True, sides="smooth sign", elsewhere="to one"),
     unary("Shrink", shrink, lambda ct, y, x, lambd=0.5, bias=0.0: sym.where(sym.or_(x < -lambd, x > lambd), ct, 0),
           branch=shrink_piece, ordered=True, sides="middle"),
@@ -273,8 +273,8 @@ ACTIVATION: list[Op] = [
     Op("Clip", clip, clip_vjp, elementwise, step=clip_near_real, branch=clip_piece, ordered=True, moves="within",
        flat="bounded", sides="bounds", outline=spread_out),
     composite("HardSigmoid", hard_sigmoid, squashes=True, sides="bounds", elsewhere="to one"),
-    composite("HardSwish", lambda x: x * hard_sigmoid(x, alpha=1 / 6), flat="below", sides="bounds", elsewhere="to one",
-              does="x times its hard sigmoid of slope 1/6."),
+    composite("HardSwish", lambda x: x * (sym.clip(x + 3.0, 0.0, 6.0) / 6.0), flat="below", sides="bounds",
+              elsewhere="to one", does="x relu6(x + 3) / 6."),
     unary("Sigmoid", sigmoid, lambda ct, y, x: ct * (y * sym.sigmoid(-x)),  # 1 - y would cancel where y is near 1
           squashes=True, slope=lambda y: y * (1 - y), elsewhere="to one"),
     unary("Softplus", softplus, lambda ct, y, x: ct * sym.sigmoid(x), elsewhere="to one"),

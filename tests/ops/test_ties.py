@@ -1,6 +1,7 @@
 """Slopes where two pieces of a function meet: a gradient is one of both, the one that frameworks take.
 
-PyTorch's relu, relu6 and hardtanh have the slope 0 at their ends, its clamp has 1, and TensorFlow's and JAX's agree.
+PyTorch's relu, relu6 and hardtanh have the slope 0 at their ends, its clamp has 1, and TensorFlow's and JAX's agree.  Its
+leaky_relu, prelu, elu and selu have at 0 the slope that they have below.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ SLOPES: dict[str, tuple[str, tuple[float, float], list[float], list[float]]] = {
     "clamp": ("y = Clip (x, low, high)", (-1, 6), [-2, -1, 3, 6, 7], [0, 1, 1, 1, 0]),
     "clamp from 0": ("y = Clip (x, low, high)", (0, 5), [-1, 0, 3, 5, 7], [0, 1, 1, 1, 0]),
     "clamp at 0": ("y = Clip (x, low)", (0, 6), [-1, 0, 3, 6, 7], [0, 1, 1, 1, 1]),
+    "leaky relu": ("y = LeakyRelu <alpha = 0.25> (x)", (0, 0), [-1, -0.0, 0, 1, 2], [0.25, 0.25, 0.25, 1, 1]),
+    "prelu": ("y = PRelu (x, low)", (0.25, 0), [-1, -0.0, 0, 1, 2], [0.25, 0.25, 0.25, 1, 1]),
+    "elu": ("y = Elu <alpha = 2.0> (x)", (0, 0), [-0.0, 0, 1, 2, 3], [2, 2, 1, 1, 1]),
+    "selu": ("y = Selu <alpha = 2.0, gamma = 1.5> (x)", (0, 0), [-0.0, 0, 1, 2, 3], [3, 3, 1.5, 1.5, 1.5]),
+    "hard swish": ("y = HardSwish (x)", (0, 0), [-4, -3, 0, 3, 4], [0, 0, 0.5, 1, 1]),
 }
 
 
