@@ -51,7 +51,7 @@ def _refuse_slices(graph: Graph, names: Iterable[str]) -> None:
     """Raises UsageError for an entry of a tensor, which is no element of a sequence."""
     for name in _asked(graph, names):
         base = _root(graph, name) or name
-        if base in graph.constants or (base in graph.types and _is_tensor(graph, base)):
+        if _is_declared_tensor(graph, base):
             whole = f"give it whole, as {shown(base)}; `gradcheck grad --y` takes entries and slices"
             raise UsageError(
                 f"{shown(name)}: {shown(base)} is a tensor, of which a check takes no part. Instead {whole}."
@@ -59,12 +59,13 @@ def _refuse_slices(graph: Graph, names: Iterable[str]) -> None:
 
 
 def with_element(source: Source, name: str) -> Source:
-    """The source with one more element as a tensor of its graph; the source itself where the name is none of that kind.
+    """The source with one more element as a tensor of its graph; the source itself where the name is none of that kind,
+    as a part of a tensor is.
 
     An input that is a sequence gets 2 elements, or as many as the name asks for.
     """
     graph, base = source.graph, _root(source.graph, name)
-    if base is None:
+    if base is None or _is_declared_tensor(graph, base):
         return source
     declared = graph.types.get(base, TensorType())
     if base in graph.inputs:
@@ -256,6 +257,10 @@ def _split(name: str) -> tuple[str, int]:
 
 def _is_tensor(graph: Graph, name: str) -> bool:
     return graph.types.get(name, TensorType()).kind == "tensor"
+
+
+def _is_declared_tensor(graph: Graph, name: str) -> bool:
+    return name in graph.constants or (name in graph.types and _is_tensor(graph, name))
 
 
 def _is_float(declared: TensorType) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,11 @@ def test_what_is_no_text_is_refused_for_a_tensor_of_strings(name: str, value: An
 def test_strings_are_fed_as_lists_and_as_arrays(value: Any) -> None:
     [y] = gc.run(model(STRINGS)["y"], feeds={"t": value, "s": []})
     assert y.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["x[0]", "y[1]", "c[0]"])
+def test_a_part_of_a_tensor_is_none_of_the_model(name: str) -> None:
+    """Elements of sequences, optionals and maps are."""
+    whole = model("g (float[2] x) => (float[2] y) <float[2] c = {1, 2}> { y = Mul (x, c) }")
+    with pytest.raises(UsageError, match=re.escape(f"has no tensor '{name}'")):
+        whole[name]
