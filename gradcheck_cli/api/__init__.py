@@ -177,8 +177,8 @@ def _settings(
     if both := sorted(values.keys() & fed.keys()):
         raise UsageError(f"x_init_value and extra_feed_dict both have a value for {both[0]!r}; leave out one of them.")
     return Settings(
-        x=arguments.names(model, x, "x", globs=True),
-        y=arguments.names(model, y, "y", globs=True),
+        x=arguments.names_to_check(model, x, "x"),
+        y=arguments.names_to_check(model, y, "y"),
         x_init_value=values,
         extra_feed_dict=fed,
         **{"dims": model.dims, "pictures": "wrong", **call_options.settings(more)},

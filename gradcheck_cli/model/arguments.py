@@ -77,6 +77,16 @@ def names(model: Model, value: Any, argument: str, *, globs: bool = False) -> tu
     return tuple(name_of(model, item, f"{argument}[{i}]") for i, item in enumerate(items))
 
 
+def names_to_check(model: Model, value: Any, argument: str) -> tuple[str, ...] | None:
+    """Names of tensors of the model itself, also by globs; None stays None."""
+    found = names(model, value, argument, globs=True)
+    derived = next((n for n in found or () if n not in model.graph.tensors), None)
+    if derived is not None:
+        instead = "save() it and check that file, or take second_order=True"
+        raise UsageError(f"{argument}: {derived!r} was made by gradients(); {instead}.")
+    return found
+
+
 def _fitting(model: Model, item: Any, argument: str) -> Sequence[Any]:
     """The float tensors that a glob stands for, if it is no tensor's name; anything else as it is."""
     is_glob = isinstance(item, str) and item not in model and {"*", "?"}.intersection(item)

@@ -501,6 +501,15 @@ def test_every_setting_reaches_the_check(make: Make):
     assert gc.check(model, dtype="model").checks[0].status == "pass"
 
 
+def test_a_derivative_is_checked_in_a_file_or_by_second_order(net: gc.Model):
+    [dx] = gc.gradients(net["loss"], net["x"])
+    for given in ({"y": dx}, {"y": [net["loss"], dx.name]}, {"x": dx}):
+        with pytest.raises(
+            ValueError, match=rf"'{dx.name}' was made by gradients\(\); save\(\) it and check that file"
+        ):
+            gc.check(net, **given)  # type: ignore[arg-type]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes that fork")
 def test_a_check_in_a_process_of_its_own_gives_the_same(net: gc.Model):
     here, apart = (gc.check(net, isolate=isolate) for isolate in (False, True))
