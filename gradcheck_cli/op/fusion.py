@@ -232,8 +232,8 @@ def expressed(kernel: Callable[..., Any], operands: Sequence[Expression]) -> Exp
 
 
 def divide(a: Array, b: Array) -> Array:
-    """a / b; for integers the quotient truncated towards zero, 0 where b is 0."""
-    if a.dtype.kind not in "iu":
+    """a / b; of integers the quotient truncated towards zero, 0 where b is 0."""
+    if np.result_type(a.dtype, b.dtype).kind not in "iu":
         return np.divide(a, b)
     safe = np.where(b == 0, np.ones((), b.dtype), b)
     quotient = a // safe

@@ -55,7 +55,7 @@ def power_vjp(ct: Var, z: Var, x: Var, y: Var) -> tuple[Var, Var | None]:
 
 def modulo(a: Array, b: Array, *, fmod: int = 0) -> Array:
     """The remainder with the sign of b, or of a if `fmod`."""
-    return (np.fmod(a, b) if fmod else np.mod(a, b)).astype(a.dtype, copy=False)
+    return (np.fmod(a, b) if fmod else np.mod(a, b)).astype(np.result_type(a.dtype, b.dtype), copy=False)
 
 
 def whole_part(a: Array, b: Array, *, fmod: int = 0) -> Array:
@@ -107,7 +107,8 @@ def divide_vjp(ct: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var | None]:
 
 def mean(*xs: Array) -> Array:
     """The mean of the operands."""
-    return (reduce(np.add, xs) / np.asarray(len(xs), xs[0].dtype)).astype(xs[0].dtype, copy=False)
+    sum_of_all = reduce(np.add, xs)
+    return (sum_of_all / np.asarray(len(xs), sum_of_all.dtype)).astype(sum_of_all.dtype, copy=False)
 
 
 def bit_cast(x: Array, *, to: Any) -> Array:

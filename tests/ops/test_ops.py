@@ -168,3 +168,11 @@ def check_directional(tape: Tape, y: str, seed: np.ndarray, xs: list[str], cts: 
 def test_every_operator_has_a_case() -> None:
     covered = {(c.domain, c.op) for c in CASES}
     assert not sorted(set(OPS) - covered)
+
+
+@pytest.mark.parametrize("name", ["Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Sum", "Mean"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_integer_beside_floats_is_taken_for_a_float(name: str, order: int) -> None:
+    attrs, floats = {"fmod": 1} if name == "Mod" else {}, np.array([0.5, 1.5, 2.2])
+    mixed, right = (OPS["", name].forward(*[three, floats][::order], **attrs) for three in (np.array(3), np.array(3.0)))
+    assert (mixed.dtype, mixed.tolist()) == (np.float64, right.tolist())
