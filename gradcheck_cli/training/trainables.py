@@ -169,8 +169,11 @@ def _of_group_norms(graph: Graph) -> list[str]:
 def _transposes_tied(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """The graph in which a matrix that is another one transposed is computed of it, and which that is.
 
-    Exporters transpose tied weights, such as those of an embedding and of the head behind it, once and for all.
+    Exporters transpose tied weights, such as those of an embedding and of the head behind it, once and for all.  Those
+    that a spec declares are as it says; and weights that begin as the identity, say, are equal and not tied.
     """
+    if graph.trained is not None:
+        return graph, {}
     every = {n: v for n, v in graph.constants.items() if v.ndim == 2 and min(v.shape) > 1}
     shapes = {v.shape for v in every.values()}
     matrices = {n: v for n, v in every.items() if v.shape[::-1] in shapes and v.dtype.kind in "fV" and not is_flat(v)}
@@ -181,7 +184,9 @@ def _transposes_tied(graph: Graph) -> tuple[Graph, dict[str, str]]:
     for name in sorted(matrices, key=is_made_up, reverse=True):
         turned = matrices[name].T
         of = known.get(_content(turned))
-        if of is not None and of != name and of not in tied and np.array_equal(turned, matrices[of]):
+        if of is None or of == name or of in tied or not np.array_equal(turned, matrices[of]):
+            continue
+        if is_made_up(name) or not np.array_equal(turned, matrices[name]):
             tied[name] = of
     nodes = [Node("Transpose", (of,), (name,), {"perm": (1, 0)}, name=name) for name, of in tied.items()]
     constants = {n: v for n, v in graph.constants.items() if n not in tied}

@@ -241,6 +241,36 @@ def test_a_weight_that_is_another_one_transposed_stays_tied(values: str, tied: b
     assert ("val_9 is head.weight transposed: trained as one weight" in step.notes) == tied
 
 
+@pytest.mark.parametrize(("name", "tied"), [("val_9", True), ("tail_DOT_weight", False)])
+def test_equal_symmetric_weights_are_tied_only_where_an_exporter_made_up_a_name(
+    name: str, tied: bool, tmp_path: Path
+) -> None:
+    text = TIED.replace("OTHER", "{2, 5, 5, 1}").replace("{1, 2, 3, 5}", "{2, 5, 5, 1}").replace("val_9", name)
+    assert len([*step_of(text, tmp_path).params]) == (1 if tied else 2)
+
+
+DECLARED = """gradcheck: 1
+graphs:
+  net:
+    inputs: {x: {shape: [4, 2]}}
+    params: {W: [[1, 2], [3, 4]], V: [[1, 3], [2, 4]]}
+    constants: {F: [[1.0, 5.0], [6.0, 4.0]], Ft: [[1.0, 6.0], [5.0, 4.0]]}
+    nodes: |
+      a = MatMul (x, W)
+      b = MatMul (a, V)
+      c = MatMul (b, F)
+      y = MatMul (c, Ft)
+    outputs: [y]
+"""
+
+
+@pytest.mark.parametrize(("trainable", "names"), [((), {"W", "V"}), (("F",), {"F"})])
+def test_what_a_spec_declares_is_tied_to_nothing(trainable: tuple[str, ...], names: set[str], tmp_path: Path) -> None:
+    (tmp_path / "net.gradcheck.yaml").write_text(DECLARED)
+    model = gc.load(tmp_path / "net.gradcheck.yaml")
+    assert set(gc.training_step(model, loss="mse:y,t", trainable=trainable).params) == names
+
+
 LAYERS = """g (double[N, 2] x) => (double[N, 2] y)
     <double[2] l_DOT_0_DOT_weight = {1, 2}, double[2, 2] onnx_COLON__COLON_MatMul_1 = {1, 2, 3, 5},
      double[2] l_DOT_0_DOT_bias = BIAS>
