@@ -376,7 +376,7 @@ def _role(
         return ConstantRole(WEIGHT, 1, "it was named" if name in named else "the file declares it so")
     of_operand, of_module = _by_operand(uses), graph.modules.get(name)
     if of_operand is None or of_operand.role == WEIGHT:
-        if graph.trained is not None:
+        if graph.trained is not None and not _stated(uses):
             return ConstantRole(CONSTANT, 1, "the file declares it so")
         if of_module is False:
             return ConstantRole(CONSTANT, 1, "the file declares it a buffer")
@@ -410,6 +410,11 @@ def _by_operand(uses: Iterable[tuple[Op, int]]) -> ConstantRole | None:
         found.setdefault(_role_in(op, index), f"operand {index} of {op.name}")
     first = next((r for r in (STATISTIC, QUANTIZATION, WEIGHT, CONSTANT) if r in found), None)
     return None if first is None else ConstantRole(first, 2, found[first])
+
+
+def _stated(uses: Iterable[tuple[Op, int]]) -> bool:
+    """True if an operator from outside, which a spec defines by its `facts:`, says that a constant is a weight."""
+    return any(op.key not in OPS and _role_in(op, index) == WEIGHT for op, index in uses)
 
 
 def _role_in(op: Op, operand: int) -> str:
