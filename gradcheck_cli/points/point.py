@@ -89,11 +89,11 @@ def integer_range(
     sizes = dims or {}
     if "mask" in name.lower():
         return 1, 1
-    highs, equal = [], []
+    highs, equal, picks = [], [], False
     for node, index in consumers(graph, name, ops):
         match operator_of(ops, node).integers.get(index):
             case Along() as along:
-                size = _length(graph, node, along, sizes)
+                size, picks = _length(graph, node, along, sizes), picks or not along.lengths
                 if size is not None and along.lengths:
                     return min(2, max(1, size)), max(1, size)  # from 2, so that there is a step to go
                 highs.extend([] if size is None else [size - 1])
@@ -102,7 +102,8 @@ def integer_range(
         equal.extend(_compared_with(graph, node, index))
     if highs:
         return 0, max(0, min(highs))
-    return (equal[0], equal[0]) if equal and len(shape) <= 1 else (again, again + 1)
+    told = equal and not picks and len(shape) <= 1  # a label is compared with the one that is left out
+    return (equal[0], equal[0]) if told else (again, again + 1)
 
 
 def consumers(graph: Graph, name: str, ops: Ops) -> Iterator[tuple[Node, int]]:

@@ -330,6 +330,33 @@ def test_integers_that_leave_nothing_are_drawn_again(kind: str, name: str, batch
         written(model, tmp_path / "file.onnx")
 
 
+LEFT_OUT = {
+    "as onnx expands a sum of losses": """g (float[5, 3] x, {t}[5] t) => (float y) {{
+        one = Constant <value = int64[1] {{1}}> ()  none = Constant <value = {t} {{-100}}> ()
+        e = Unsqueeze (t, one)  out = Equal (e, none)  nil = Sub (e, e)  i = Where (out, nil, e)
+        p = LogSoftmax (x)  q = GatherElements <axis = 1> (p, i)
+        zero = Constant <value = float {{0}}> ()  kept = Where (out, zero, q)
+        l = Neg (kept)  y = ReduceSum <keepdims = 0> (l) }}""",
+    "by hand, as a mean": """g (float[5, 3] x, {t}[5] t) => (float y) {{
+        one = Constant <value = int64[1] {{1}}> ()  none = Constant <value = {t} {{-100}}> ()
+        out = Equal (t, none)  in = Not (out)  nil = Constant <value = {t} {{0}}> ()  i = Where (in, t, nil)
+        wide = Cast <to = 7> (i)  e = Unsqueeze (wide, one)
+        p = LogSoftmax (x)  q = GatherElements <axis = 1> (p, e)  s = Squeeze (q, one)
+        w = Cast <to = 1> (in)  kept = Mul (s, w)  sum = ReduceSum <keepdims = 0> (kept)
+        n = ReduceSum <keepdims = 0> (w)  y = Div (sum, n) }}""",
+}
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+@pytest.mark.parametrize("kind", LEFT_OUT)
+def test_labels_that_may_be_left_out_are_not_all_left_out(kind: str, dtype: str, tmp_path: Path):
+    """No size of what they index is declared, as none is in the files of an optimizer or of PyTorch's older exporter."""
+    model = Open("", LEFT_OUT[kind].format(t=dtype), ()).load(tmp_path)
+    [record] = gc.check(model).checks
+    assert record.status == "pass", record.message
+    assert np.abs(gc.compute_gradient(model["x"], (5, 3), model["y"], ())[0]).max() > 0.01
+
+
 def test_values_that_were_given_are_never_replaced():
     model, _ = ELSEWHERE["a logarithm of a cube"]
     assert check(model, x_init_value={"x": np.full(6, -1.0)}).code == "GC302"
