@@ -246,7 +246,7 @@ _EXPORTED = re.compile(  # how exporters call what has no name
 )
 _FILLED_IN = re.compile(r"constant|val_", re.IGNORECASE)  # how exporters call constants that they need themselves
 _LITERAL = re.compile(  # numbers of the code, in PyTorch's older exporter and as operands of TensorFlow's functions
-    r"/(.*/)?Constant(_\d+)?_output_0|(.*/)?Const(_\d+)?:0|.*/([abetxy]|padding_value)(:0)?"
+    r"(.*[/._])?/(.*/)?Constant(_\d+)?_output_0|(.*/)?Const(_\d+)?:0|.*/([abetxy]|padding_value)(:0)?"
 )
 _PARAMETER = re.compile(
     r"(^|_)(weights?|bias(es)?|kernel|gamma|beta|scale|alpha|lambda|tau|temperature|embed(ding)?s?|tokens?|table|param"

@@ -98,6 +98,13 @@ ROLES: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
           c = Mul (b, m_SLASH_Constant_1_output_0) y = Add (c, _SLASH_m_SLASH_Add_output_0) }""",
         {"/m/Constant_output_0": ("constant", 1), "/Constant_12_output_0": ("constant", 1),
          "m/Constant_1_output_0": ("weight", 5), "/m/Add_output_0": ("weight", 5)}),
+    "literals of PyTorch's older exporter behind a prefix": ("""g (float[N, 3] x) => (float[N, 3] y)
+        <float[3] a_SLASH__SLASH_Constant_output_0 = {1, 2, 3}, float[3] m1__SLASH_Constant_1_output_0 = {1, 2, 3},
+         float[3] net_DOT__SLASH_g_SLASH_Constant_output_0 = {1, 2, 3}, float[3] a_SLASH_fc_DOT_weight = {1, 2, 3}>
+        { a = Mul (x, a_SLASH__SLASH_Constant_output_0) b = Mul (a, m1__SLASH_Constant_1_output_0)
+          c = Mul (b, net_DOT__SLASH_g_SLASH_Constant_output_0) y = Mul (c, a_SLASH_fc_DOT_weight) }""",
+        {"a//Constant_output_0": ("constant", 1), "m1_/Constant_1_output_0": ("constant", 1),
+         "net./g/Constant_output_0": ("constant", 1), "a/fc.weight": ("weight", 5)}),
     "literals of TensorFlow": ("""g (float[N, 3] x) => (float[N, 3] y)
         <float d_SLASH_Gelu_SLASH_Pow_SLASH_y_COLON_0 = {3}, float d_SLASH_Gelu_SLASH_mul_2_SLASH_x_COLON_0 = {0.5},
          float l_SLASH_zeros_SLASH_Const_COLON_0 = {0}, float Const_1_COLON_0 = {2},
