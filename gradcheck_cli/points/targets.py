@@ -244,7 +244,9 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.\w+)*")  # as Python calls the paramet
 _EXPORTED = re.compile(  # how exporters call what has no name
     r"constant|const(_|\d|$)|onnx::|val_|.*__\d+(:0)?$", re.IGNORECASE
 )
-_FILLED_IN = re.compile(r"constant|val_", re.IGNORECASE)  # how exporters call constants that they need themselves
+_FILLED_IN = re.compile(
+    r"constant|val_|.*_val_\d+$", re.IGNORECASE
+)  # how exporters call constants that they need themselves
 _LITERAL = re.compile(  # numbers of the code, in PyTorch's older exporter and as operands of TensorFlow's functions
     r"(.*[/._])?/(.*/)?Constant(_\d+)?_output_0|(.*/)?Const(_\d+)?:0|.*/([abetxy]|padding_value)(:0)?"
 )

@@ -105,6 +105,10 @@ ROLES: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
           c = Mul (b, net_DOT__SLASH_g_SLASH_Constant_output_0) y = Mul (c, a_SLASH_fc_DOT_weight) }""",
         {"a//Constant_output_0": ("constant", 1), "m1_/Constant_1_output_0": ("constant", 1),
          "net./g/Constant_output_0": ("constant", 1), "a/fc.weight": ("weight", 5)}),
+    "what an exporter fills in, behind a prefix": ("""g (float[N, 2, 4] x) => (float[N, 2, 4] y)
+        <float[2] m1_val_10 = {1, 1}, float[2] m1_norm_bias = {0, 0}>
+        { y = InstanceNormalization (x, m1_val_10, m1_norm_bias) }""",
+        {"m1_val_10": ("constant", 2), "m1_norm_bias": ("weight", 2)}),
     "literals of TensorFlow": ("""g (float[N, 3] x) => (float[N, 3] y)
         <float d_SLASH_Gelu_SLASH_Pow_SLASH_y_COLON_0 = {3}, float d_SLASH_Gelu_SLASH_mul_2_SLASH_x_COLON_0 = {0.5},
          float l_SLASH_zeros_SLASH_Const_COLON_0 = {0}, float Const_1_COLON_0 = {2},
