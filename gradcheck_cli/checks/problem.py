@@ -68,6 +68,7 @@ class Problem:
     """One y of a model at one point: the float64 tape that the theoretical and the numerical Jacobians by all xs come from.
 
     `narrow` is the same run in the model's own dtype, where asked for; `fed` are the values both runs start from.
+    Problems of one tape may share the `slopes` of its steps.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Problem:
         y: str,
         narrow: Tape | None = None,
         fed: Mapping[str, Any] | None = None,
+        slopes: Pushforward | None = None,
     ) -> None:
         self.source, self.graph, self.settings = source, source.graph, settings
         self.tape, self.y, self.narrow, self.fed = tape, y, narrow, fed or {}
@@ -89,15 +91,17 @@ class Problem:
             from gradcheck_cli.compare.foreign import try_kernels  # few models have any
 
             try_kernels(tape, foreign)
-        self._programs, self._slopes = dict[str, Program](), Pushforward(tape)
+        self._programs, self._slopes = dict[str, Program](), slopes or Pushforward(tape)
         self._structures: dict[str, Structure] = {}
 
     @classmethod
-    def at(cls, point: Point, y: str, xs: Sequence[str], source: Source, settings: Settings, ops: Ops) -> Problem:
+    def at(
+        cls, point: Point, y: str, xs: Sequence[str], source: Source, settings: Settings, ops: Ops, slopes: Pushforward
+    ) -> Problem:
         """The tape of a point for one y and all xs; a second one in float64 if the point runs in the model's dtype."""
         tape = point.tape
         if settings.run_in != "model":
-            return cls(source, settings, tape, y)
+            return cls(source, settings, tape, y, slopes=slopes)
         feeds = {name: tape.values[tape.named[name].name] if name in tape.named else point.feeds[name]
                  for name in point.feeds}  # fmt: skip
         wanted = [name for name in (y, *xs) if name in tape.named or name in tape.blocked]

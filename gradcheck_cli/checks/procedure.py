@@ -52,6 +52,7 @@ from gradcheck_cli.compare.counts import PairResult, nonfinite
 from gradcheck_cli.compare.ladder import PairJob
 from gradcheck_cli.compare.pair import AsTensorflow, Full, as_tensorflow
 from gradcheck_cli.engine.chunks import Budget
+from gradcheck_cli.engine.complex_step import Pushforward
 from gradcheck_cli.errors import LimitError, MisshapenError, NoGradientError, PointError, UnsupportedError, UsageError
 from gradcheck_cli.formats import record_beside, with_calls
 from gradcheck_cli.formats.source import Source
@@ -315,7 +316,8 @@ class Procedure:
         pairs = [p for p in pairs if is_floating(point.tape, p.x) and is_floating(point.tape, p.y)]
         if not pairs and not self.claims:
             raise self._without("float output")
-        problems = {y: Problem.at(point, y, self.xs, self.source, self.settings, self.ops) for y in self.ys}
+        slopes = Pushforward(point.tape)
+        problems = {y: Problem.at(point, y, self.xs, self.source, self.settings, self.ops, slopes) for y in self.ys}
         if self.precisions is not None:
             half = self.precisions.in_half(self.graph, point, self._targets, self.settings, self.ops)
             for problem in problems.values():
@@ -457,13 +459,11 @@ class Procedure:
 
     def _take(self, together: Together, position: int, result: PairResult, job: PairJob) -> None:
         """Adds the result of a pair, with what its mode adds to it."""
-        pair, mode, rows = together.pairs[position], together.mode, together.rows
+        pair, mode, rows, at = together.pairs[position], together.mode, together.rows, together.index
         result = self._evaluated(result, together.problem, pair, job)
         self.done()
         first = 0 if rows is None else rows[position].start
-        result = structs.replace(
-            result, point=together.index, projected=pair.mode != "full", first=first, part=rows is not None
-        )
+        result = structs.replace(result, point=at, projected=pair.mode != "full", first=first, part=rows is not None)
         together.results.append((pair, result))
         if isinstance(mode, Partial):
             if not pair.results and mode.untold(result):
