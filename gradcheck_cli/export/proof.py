@@ -22,7 +22,7 @@ from gradcheck_cli.export.gradient_graph import Written
 from gradcheck_cli.export.inner import draws
 from gradcheck_cli.export.runs import other_integers
 from gradcheck_cli.export.traced import to_fix
-from gradcheck_cli.export.trials import at, of_one, where_it_runs
+from gradcheck_cli.export.trials import at, beyond, of_one, where_it_runs
 from gradcheck_cli.formats.onnx.opset import LOWEST
 from gradcheck_cli.formats.onnx.write import serialized, to_proto
 from gradcheck_cli.graph import Array, Graph, describe, is_inexact
@@ -88,6 +88,16 @@ def require_right(model: Model, made: Written, feeds: Mapping[str, Any]) -> None
                 raise to_fix(f"{what} follow from values, in a way that a file does not hold for every value", by)
 
 
+def _require_right_beyond(model: Model, made: Written, feeds: Mapping[str, Any]) -> None:
+    """Raises UnsupportedError where the graph is wrong at a count that is smaller than those by which it was made."""
+    what = "shapes follow from values, in a way that a file does not hold for every value"
+    for counted in made.trials.counted:
+        for sizes in beyond(made.trials.runs[0], counted):
+            run = run_of(model, made, at(Settings(extra_feed_dict=feeds), sizes, made.trials.counted))
+            if run is not None and not _agree(model, made, run):
+                raise to_fix(what, [counted.name])
+
+
 def _lost(model: Model, made: Written, feeds: Collection[str]) -> list[str]:
     """Inputs of integers that a derivative is computed with, and that the file does not read."""
     reads = (n for request in model.requests_for(made.graph.outputs) for n in request.reads)
@@ -125,6 +135,7 @@ def proven(model: Model, made: Written, feeds: Mapping[str, Any], here: Run | No
     there is no such run.
     """
     require_right(model, made, feeds)
+    _require_right_beyond(model, made, feeds)
     yield from _differing(made.graph)
     if here is None and made.added:
         raise to_fix("the model runs at no other values, by which the file could be proven", made.graph.free_inputs)

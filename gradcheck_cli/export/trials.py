@@ -32,6 +32,7 @@ from gradcheck_cli.points.dims import declared_shape, formula_value, open_dims, 
 from gradcheck_cli.settings import Settings
 
 RUNS = 6  # three runs determine a sum of two dimensions; the others confirm it
+_BEYOND = (1, 0, -1, -128)  # counts, one at a time: of no steps, or before the first entry of all
 _BATCHES = tuple(range(5, 40))
 _LENGTHS = (*range(5, 14), *range(14, 90, 3))
 _REMAINDERS = {2: 2, 3: 2, 4: 3}  # modulus -> number of different remainders that the sizes must have
@@ -120,7 +121,8 @@ def trials(model: Model, targets: Sequence[str], settings: Settings, ops: Ops, *
     equal = {d: group.dims[0] for group in groups for d in group.dims[1:]}
     found = tuple(count for count in counted if count.symbol in moved)
     ones = [{**runs[0], **each} for each in of_one({d: equal[d] for d in loose})]
-    small = tuple(map(trial.sizes, (*_below(groups, fixed), *ones)))
+    further = [sizes for count in found for sizes in beyond(runs[0], count)]
+    small = tuple(map(trial.sizes, (*_below(groups, fixed), *ones, *further)))
     return Trials(
         runs,
         small,
@@ -191,6 +193,11 @@ def of_one(loose: Mapping[str, str]) -> Iterator[dict[str, int]]:
         yield from ({d: 1} for d in family)
         if len(family) > 2:
             yield from ({d: 1 for d in family if d != long} for long in family)
+
+
+def beyond(sizes: Mapping[str, int], count: Count) -> Iterator[dict[str, int]]:
+    """Sizes with smaller values of a count, at which a loop ends early, or a slice lies elsewhere."""
+    yield from ({**sizes, count.symbol: n} for n in _BEYOND)
 
 
 def _deciding(model: Model, tape: Tape, names: Collection[str]) -> Iterator[str]:

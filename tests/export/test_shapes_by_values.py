@@ -33,11 +33,18 @@ BRANCHES = """g (double[T] x) => (double loss) {
   one = Constant<value_ints = [1]>() all = Constant<value_ints = [1000]>()
   h = If(c) <then_branch = t () => (double[A] p) { p = Slice(x, one, all) }, else_branch = e () => (double[B] q) {
     q = Identity(x) }> s = Mul(h, h) loss = ReduceSum<keepdims = 0>(s) }"""
+STEPS = """g (double[2] x, int64 n) => (double[k, 2] loss) {
+  y, loss = Loop(n, , x) <body = b (int64 i, bool c, double[2] a) => (bool d, double[2] e, double[2] s) {
+    one = Constant<value = int64 {1}>() d = Less(i, one) e = Sin(a) s = Mul(e, e) }> }"""
+BEFORE = """g (double[4] x, int64[1] k) => (double loss)
+  <int64[1] first = {-9999}, int64[1] axis = {0}, int64[1] step = {-1}> {
+  s = Slice(x, first, k, axis, step) q = Mul(s, s) loss = ReduceSum<keepdims = 0>(q) }"""
 BELOW = """g (double[T] x) => (double loss) <double most = {1000.0}> {
     c = Less(x, most) y = Compress<axis = 0>(x, c) s = Sin(y) loss = ReduceSum<keepdims = 0>(s) }"""
 CASES = [
     *((TOP, t, {"k": [k]}) for t, k in ((6, 2), (6, 6), (1, 1), (20, 17), (5, 0), (40, 30))),
     *((FIRST, t, {"n": n}) for t, n in ((6, 2), (6, 6), (1, 1), (20, 17), (5, 0), (40, 30))),
+    *((STEPS, 2, {"n": n}) for n in (0, 1, 2, 4, 9)),
     *((TAKEN, t, {"c": c}) for t, c in ((4, [1, 0, 1, 1]), (3, [0, 0, 0]), (1, [1]), (9, [1] * 9))),
     *((text, t, {}) for text in (POSITIVE, MEAN, BRANCHES) for t in (1, 2, 5, 12)),
 ]
@@ -68,7 +75,7 @@ def test_a_file_is_right_for_every_value(text: str, length: int, given: dict[str
         step = np.zeros(shape)
         step[place] = STEP
         (up,), (down,) = (forward.run(None, {**feeds, "x": feeds["x"] + side * step}) for side in (1, -1))
-        expected[place] = (up - down) / (2 * STEP)
+        expected[place] = (up - down).sum() / (2 * STEP)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-8)
 
 
@@ -77,4 +84,10 @@ def test_shapes_that_agree_by_chance_alone_are_refused(tmp_path: Path) -> None:
         UnsupportedError, match="the shape of 'y' follows from values, of which all that were tried gave the same sizes"
     ):
         saved(BELOW, tmp_path)
+    assert not (tmp_path / "g.onnx").exists()
+
+
+def test_a_slice_of_which_all_that_were_tried_were_empty_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"shapes follow from values, in a way that .* Fix it: --feed k=VALUE"):
+        saved(BEFORE, tmp_path)
     assert not (tmp_path / "g.onnx").exists()
