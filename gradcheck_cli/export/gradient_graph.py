@@ -174,7 +174,7 @@ class _Composer:
         needed, read = computing(self.nodes, outputs)
         kept = [self.nodes[i] for i in needed]
         inputs = self._inputs(read, outputs)
-        constants = {n: v for n, v in self.constants.items() if n in read}
+        constants = {n: v for n, v in self.constants.items() if n in read or n in inputs}
         declared = Declarations(self.model, self.found)
         types = {n: declared.type(n) for n in (*inputs, *outputs)}
         graph = replace(

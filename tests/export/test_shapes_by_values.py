@@ -91,3 +91,13 @@ def test_a_slice_of_which_all_that_were_tried_were_empty_is_refused(tmp_path: Pa
     with pytest.raises(UnsupportedError, match=r"shapes follow from values, in a way that .* Fix it: --feed k=VALUE"):
         saved(BEFORE, tmp_path)
     assert not (tmp_path / "g.onnx").exists()
+
+
+def test_an_input_that_the_derivative_does_not_need_keeps_its_default(tmp_path: Path) -> None:
+    saved("g (double[2] x, bool[2] c) => (double[2] loss) <bool[2] c = {1, 0}> { loss = Mul(x, x) }", tmp_path)
+    model = gc.load(tmp_path / "m.onnx")  # a file of all outputs has all inputs
+    (gradient,) = gc.gradients(model["loss"], [model["x"]])
+    gc.save(model, tmp_path / "all.onnx", ["loss", gradient])
+    x = np.array([1.5, -2.0])
+    loss, found = open_session(tmp_path / "all.onnx").run(None, {"x": x})
+    np.testing.assert_array_equal([loss, found], [x * x, 2 * x])
