@@ -3,8 +3,7 @@
 On the nodes of a graph: `nodes_between`, for models that cannot be run yet.  On its edges from operand to result,
 bodies of control flow included, each with the reason why it is cut, if it is: `Flow`.  There both branches of every If
 count, and loops run any number of times.  `selecting` finds inputs that only index, size or decide.  On a tape, which
-was run once: `steps_computing`, what some tensors follow from, and `Dependence`, the tensors whose values or shapes
-differ for other fed values.
+was run once: `steps_computing`, what some tensors follow from.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -56,6 +55,27 @@ class Makers:
             tape.makers = Makers()
         tape.makers._follow(tape)
         return tape.makers
+
+    def kept(self, tape: Tape) -> Callable[[], Makers]:
+        """A function that makes the index what it is now, to be called before later steps leave the tape."""
+        self._follow(tape)
+        return partial(self._cut, tape, self.steps, self.regions, self.last_steps, self.last_parts)
+
+    def _cut(self, tape: Tape, steps: int, regions: int, *last: Any) -> Makers:
+        """The index without steps and regions from some numbers on: what they read was noted after all else."""
+        gone = tape.steps[steps : self.steps]
+        for name in [n for step in gone for n in step.node.outputs]:
+            self.step.pop(name, None)
+        read = (n for step in gone for n in (*step.node.inputs, *step.operands))
+        around = (n for region in tape.regions[regions : self.regions] for n in region.operands)
+        for name in {*read, *around}:
+            readers = self.readers[name]
+            while readers and readers[-1] >= steps:
+                readers.pop()
+        while self.outer and self.outer[-1].steps.start >= steps:
+            self.outer.pop()
+        self.steps, self.regions, (self.last_steps, self.last_parts) = steps, regions, last
+        return self
 
     def _follow(self, tape: Tape) -> None:
         for index in range(self.steps, len(tape.steps)):
@@ -545,56 +565,3 @@ class Selecting:
     def _is_other(self, tensor: Tensor, x: str) -> bool:
         scope, name = tensor
         return not scope and name != x and name in self.others
-
-
-class Dependence(Struct, frozen=True):
-    """Names of the tensors whose values, and of those whose shapes, depend on fed values."""
-
-    values: frozenset[str]
-    shapes: frozenset[str]
-
-    @staticmethod
-    def on(fed: Iterable[str], tape: Tape, graph: Graph, shaped: Iterable[str] = ()) -> Dependence:
-        """The tensors that depend on the values of `fed`, on the tape of a graph.
-
-        The shapes of `fed` are given; those of `shaped` are known to depend on values.
-        """
-        values, shapes = set(fed), set(shaped)
-        for step in tape.steps:
-            _spread(step, values, shapes)
-        if not values.isdisjoint(tape.guards):  # then earlier steps, which the way through a graph chose, depend too
-            choosing = {index: node for index, node in enumerate(graph.nodes) if any(node.subgraphs)}
-            made = {tape.named[n].name for node in choosing.values() for n in node.outputs if n in tape.named}
-            made.update(n for step in tape.steps if step.origin in choosing for n in step.node.outputs)
-            values, shapes = values | made, shapes | made
-            for step in tape.steps:
-                _spread(step, values, shapes)
-        return Dependence(frozenset(values), frozenset(shapes))
-
-
-def _spread(step: Step, values: set[str], shapes: set[str]) -> None:
-    """Adds the outputs of a step to `values` and `shapes` if they depend on them."""
-    given = step.operands + step.statics
-    if values.isdisjoint(given) and shapes.isdisjoint(given) and "kept" not in step.metadata:
-        return
-    read = () if step.op.batching is shape_only else step.operands
-    counted = {step.operands[i] for i in step.op.sized_by or () if i < len(step.operands)}
-    moved = not shapes.isdisjoint(step.operands)
-    if "kept" in step.metadata:
-        shapes.update(_shaped_by(step, values, shapes))
-    elif step.op.sized_by is not None and (moved or not values.isdisjoint(counted.union(step.statics))):
-        shapes.update(step.node.outputs)
-    if moved or not values.isdisjoint([*read, *step.statics]):
-        values.update(step.node.outputs)
-
-
-def _shaped_by(step: Step, values: set[str], shapes: set[str]) -> set[str]:
-    """Outputs of a node with subgraphs whose shapes depend on values, by what is known of it (`export.inner.KeptNode`)."""
-    kept, read = step.metadata["kept"], set(step.operands)
-    moved, fed = not shapes.isdisjoint(read), not values.isdisjoint(kept.counted)
-    followed = {i: x in shapes for i, x in enumerate(kept.like)}
-
-    def depends(i: int) -> bool:
-        return followed.get(i, (moved and i in kept.loose) or (fed and i in kept.ragged))
-
-    return {y for i, y in enumerate(step.outputs) if y and depends(i)}

@@ -433,13 +433,15 @@ class Tape:
     def aside(self) -> Iterator[None]:
         """Removes what is added in the block at its end."""
         steps, regions, guards = len(self.steps), len(self.regions), len(self.guards)
-        kept = self.values.copy(), set(self.constants), set(self.fixed), dict(self._cached)
+        values, kept = self.values.copy(), (set(self.constants), set(self.fixed), dict(self._cached))
+        makers = None if self.makers is None else self.makers.kept(self)
         try:
             yield
         finally:
+            self.makers, self.tried = None if makers is None else makers(), min(self.tried, steps)
             del self.steps[steps:], self.regions[regions:], self.guards[guards:]
-            self.values, self.constants, self.fixed, self._cached = kept
-            self.makers, self.tried = None, min(self.tried, steps)
+            self.values.restore(values)
+            self.constants, self.fixed, self._cached = kept
 
     def from_node(self, origin: int, metadata: Mapping[str, str]) -> _Within:
         """In the block, steps come from node `origin` of the model, or from a gradient (-1)."""
@@ -450,16 +452,9 @@ class Tape:
         return self.emit(op, inputs, attrs)[0]
 
     def emit(
-        self,
-        op: str,
-        inputs: Sequence[Operand],
-        attrs: Mapping[str, Any],
-        *,
-        domain: str = "",
-        n_outputs: int = 1,
-        outputs: Sequence[str] = (),
-        name: str = "",
-    ) -> tuple[Var, ...]:
+        self, op: str, inputs: Sequence[Operand], attrs: Mapping[str, Any], *, domain: str = "", n_outputs: int = 1,
+        outputs: Sequence[str] = (), name: str = "",
+    ) -> tuple[Var, ...]:  # fmt: skip
         """Adds a node and evaluates it; gives a `Var` for each output asked for.
 
         A composed operator adds the nodes that it is made of instead.  `outputs` names the results of a simple one.

@@ -1,4 +1,7 @@
-"""Runs a graph once at a point, on a tape: `If` follows the branch taken, `Loop` and `Scan` unroll."""
+"""Runs a graph once at a point, on a tape: `If` follows the branch taken, `Loop` and `Scan` unroll.
+
+`Dependence` tells what of a run differs for other values that are fed.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gradcheck_cli.autodiff.tape import Tape, Where, quietly
+from msgspec import Struct
+
+from gradcheck_cli.autodiff.tape import Step, Tape, Where, quietly
 from gradcheck_cli.errors import GradcheckError, ModelError, UnsupportedError, counted
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.graph.containers import CONTAINERS, mapped, placed, typed
 from gradcheck_cli.op import Ops
+from gradcheck_cli.op.batching import shape_only
 
 
 class GraphFunction:
@@ -143,3 +149,56 @@ def _lookup(scope: Mapping[str, Any], name: str, where: Where) -> Any:
     if name not in scope:
         raise ModelError(f"{where()} reads {name!r}, which has no value")
     return scope[name]
+
+
+class Dependence(Struct, frozen=True):
+    """Names of the tensors whose values, and of those whose shapes, depend on fed values."""
+
+    values: frozenset[str]
+    shapes: frozenset[str]
+
+    @staticmethod
+    def on(fed: Iterable[str], tape: Tape, graph: Graph, shaped: Iterable[str] = ()) -> Dependence:
+        """The tensors that depend on the values of `fed`, on the tape of a graph.
+
+        The shapes of `fed` are given; those of `shaped` are known to depend on values.
+        """
+        values, shapes = set(fed), set(shaped)
+        for step in tape.steps:
+            _spread(step, values, shapes)
+        if not values.isdisjoint(tape.guards):  # then earlier steps, which the way through a graph chose, depend too
+            choosing = {index: node for index, node in enumerate(graph.nodes) if any(node.subgraphs)}
+            made = {tape.named[n].name for node in choosing.values() for n in node.outputs if n in tape.named}
+            made.update(n for step in tape.steps if step.origin in choosing for n in step.node.outputs)
+            values, shapes = values | made, shapes | made
+            for step in tape.steps:
+                _spread(step, values, shapes)
+        return Dependence(frozenset(values), frozenset(shapes))
+
+
+def _spread(step: Step, values: set[str], shapes: set[str]) -> None:
+    """Adds the outputs of a step to `values` and `shapes` if they depend on them."""
+    given = step.operands + step.statics
+    if values.isdisjoint(given) and shapes.isdisjoint(given) and "kept" not in step.metadata:
+        return
+    read = () if step.op.batching is shape_only else step.operands
+    counted = {step.operands[i] for i in step.op.sized_by or () if i < len(step.operands)}
+    moved = not shapes.isdisjoint(step.operands)
+    if "kept" in step.metadata:
+        shapes.update(_shaped_by(step, values, shapes))
+    elif step.op.sized_by is not None and (moved or not values.isdisjoint(counted.union(step.statics))):
+        shapes.update(step.node.outputs)
+    if moved or not values.isdisjoint([*read, *step.statics]):
+        values.update(step.node.outputs)
+
+
+def _shaped_by(step: Step, values: set[str], shapes: set[str]) -> set[str]:
+    """Outputs of a node with subgraphs whose shapes depend on values, by what is known of it (`export.inner.KeptNode`)."""
+    kept, read = step.metadata["kept"], set(step.operands)
+    moved, fed = not shapes.isdisjoint(read), not values.isdisjoint(kept.counted)
+    followed = {i: x in shapes for i, x in enumerate(kept.like)}
+
+    def depends(i: int) -> bool:
+        return followed.get(i, (moved and i in kept.loose) or (fed and i in kept.ragged))
+
+    return {y for i, y in enumerate(step.outputs) if y and depends(i)}

@@ -46,6 +46,12 @@ class Recipe:
             return made
 
 
+def _reset(mine: dict[str, Any], kept: Mapping[str, Any]) -> None:
+    for name in [name for name in mine if name not in kept]:
+        del mine[name]
+    mine.update(kept)
+
+
 class TapeValues(dict[str, Array]):
     """Arrays by name; some have a recipe instead, which readers do not notice."""
 
@@ -86,6 +92,12 @@ class TapeValues(dict[str, Array]):
     def copy(self) -> TapeValues:
         """A copy to which tensors can be added."""
         return self._only(super().copy(), self.recipes)
+
+    def restore(self, kept: TapeValues) -> None:
+        """Makes it what it was when it was copied: whoever holds it does not keep alive what was added since."""
+        _reset(self, dict(kept))
+        _reset(self.recipes, kept.recipes)
+        self._left, self._owned, self._counted = kept._left, Owned(), 0
 
     def part(self, names: Iterable[str]) -> TapeValues:
         """The tensors among `names` that exist."""

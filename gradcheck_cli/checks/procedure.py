@@ -139,17 +139,10 @@ class Procedure:
 
     @_working()
     def __init__(
-        self,
-        source: Source,
-        settings: Settings,
-        ops: Ops = OPS,
-        listen: Listener | None = None,
-        *,
-        see: Callable[[int, Point], None] | None = None,
-        part: Part | None = None,
-        elsewhere: Elsewhere | None = None,
-        kept: Theories | None = None,
-    ) -> None:
+        self, source: Source, settings: Settings, ops: Ops = OPS, listen: Listener | None = None, *,
+        see: Callable[[int, Point], None] | None = None, part: Part | None = None,
+        elsewhere: Elsewhere | None = None, kept: Theories | None = None,
+    ) -> None:  # fmt: skip
         if part is not None or elsewhere is not None:
             from gradcheck_cli.checks.parts import Part, require_whole  # where a cluster compares
 
@@ -389,12 +382,14 @@ class Procedure:
         for problem, mode in product(problems.values(), ("full", *PARTIAL)):
             start = time.perf_counter()
             group = [p for p in by_y.get(problem.y, ()) if p.mode == mode and p.error is None]
+            if not group:
+                continue
             try:
-                for together in self._together(problem, group, index):
-                    for position, pair in enumerate(together.pairs):
-                        job, program = self.job(pair), problem.program(pair.x)
-                        self._take(together, position, together.mode.compare(program, position, job), job)
-                    self._end(together)
+                with problem.tape.aside():  # the backward pass of one y need not live beside that of the next
+                    for together in self._together(problem, group, index):
+                        for position in range(len(together.pairs)):
+                            self._take(together, position)
+                        self._end(together)
             except (MemoryError, LimitError) as error:
                 self.done()
                 if not is_of_memory(error):
@@ -416,8 +411,6 @@ class Procedure:
 
     def _together(self, problem: Problem, pairs: list[Pair], index: int) -> Iterator[Together]:
         """Pairs of one mode with their backward pass; one by one where a rule is missing."""
-        if not pairs:
-            return
         first, compat, names = pairs[0], self.settings.compat is not None, [problem.theory_name(p.x) for p in pairs]
         try:
             backward = Backward(problem.tape, problem.theory_name(first.y), names)
@@ -457,10 +450,11 @@ class Procedure:
         return [Theory(each, partial(lambda at: columns.spreads[at], at), backward=backward, cells=cells)
                 for at, (each, cells) in enumerate(zip(columns.values, columns.cells, strict=True))]  # fmt: skip
 
-    def _take(self, together: Together, position: int, result: PairResult, job: PairJob) -> None:
-        """Adds the result of a pair, with what its mode adds to it."""
+    def _take(self, together: Together, position: int) -> None:
+        """Compares a pair, and adds its result with what its mode adds to it."""
         pair, mode, rows, at = together.pairs[position], together.mode, together.rows, together.index
-        result = self._evaluated(result, together.problem, pair, job)
+        job, program = self.job(pair), together.problem.program(pair.x)
+        result = self._evaluated(mode.compare(program, position, job), together.problem, pair, job)
         self.done()
         first = 0 if rows is None else rows[position].start
         result = structs.replace(result, point=at, projected=pair.mode != "full", first=first, part=rows is not None)

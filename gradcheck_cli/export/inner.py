@@ -19,9 +19,8 @@ from msgspec import structs
 
 from gradcheck_cli.autodiff.backward import gradients, units_between
 from gradcheck_cli.autodiff.outlined import OutlinedTape
-from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Large, Step, Tape, Var, run
-from gradcheck_cli.autodiff.trace import GraphFunction, run_node
+from gradcheck_cli.autodiff.trace import Dependence, GraphFunction, run_node
 from gradcheck_cli.errors import ModelError, UnsupportedError, shown
 from gradcheck_cli.export.runs import needed
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact

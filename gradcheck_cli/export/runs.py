@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Step, Tape
+from gradcheck_cli.autodiff.trace import Dependence
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.graph import Array, Dim, FreshNames, Graph, Node, TensorType, computing, describe, is_inexact
 from gradcheck_cli.op import Op

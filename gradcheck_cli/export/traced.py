@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from gradcheck_cli.autodiff.outlined import OutlinedTape
-from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Loose, NodePlace, Tape
+from gradcheck_cli.autodiff.trace import Dependence
 from gradcheck_cli.errors import GradcheckError, UnsupportedError, quoted, shown
 from gradcheck_cli.export import runs as of_runs
 from gradcheck_cli.export.inner import FileOps

@@ -19,8 +19,8 @@ from random import Random
 import numpy as np
 
 from gradcheck_cli.autodiff.outlined import OutlinedTape
-from gradcheck_cli.autodiff.reach import Dependence
 from gradcheck_cli.autodiff.tape import Tape
+from gradcheck_cli.autodiff.trace import Dependence
 from gradcheck_cli.errors import GradcheckError, LimitError, UsageError, quoted, shown
 from gradcheck_cli.export import runs as of_runs
 from gradcheck_cli.export.runs import COUNTS, Count, Sizes, counts

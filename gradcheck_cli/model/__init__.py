@@ -18,8 +18,9 @@ import numpy as np
 
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.outlined import OutlinedTape
-from gradcheck_cli.autodiff.reach import Dependence, nodes_between, without_rule
+from gradcheck_cli.autodiff.reach import nodes_between, without_rule
 from gradcheck_cli.autodiff.tape import Loose, Tape, Var
+from gradcheck_cli.autodiff.trace import Dependence
 from gradcheck_cli.errors import GradcheckError, NoGradientError, UsageError, did_you_mean, shown
 from gradcheck_cli.formats.source import Source
 from gradcheck_cli.graph import Array, Dim, Graph, Node, TensorType, is_inexact
