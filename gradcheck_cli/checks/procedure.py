@@ -387,8 +387,9 @@ class Procedure:
             try:
                 with problem.tape.aside():  # the backward pass of one y need not live beside that of the next
                     for together in self._together(problem, group, index):
-                        for position in range(len(together.pairs)):
-                            self._take(together, position)
+                        for position, pair in enumerate(together.pairs):
+                            job, program = self.job(pair), problem.program(pair.x)
+                            self._take(together, position, together.mode.compare(program, position, job), job)
                         self._end(together)
             except (MemoryError, LimitError) as error:
                 self.done()
@@ -450,11 +451,10 @@ class Procedure:
         return [Theory(each, partial(lambda at: columns.spreads[at], at), backward=backward, cells=cells)
                 for at, (each, cells) in enumerate(zip(columns.values, columns.cells, strict=True))]  # fmt: skip
 
-    def _take(self, together: Together, position: int) -> None:
-        """Compares a pair, and adds its result with what its mode adds to it."""
+    def _take(self, together: Together, position: int, result: PairResult, job: PairJob) -> None:
+        """Adds the result of a pair, with what its mode adds to it."""
         pair, mode, rows, at = together.pairs[position], together.mode, together.rows, together.index
-        job, program = self.job(pair), together.problem.program(pair.x)
-        result = self._evaluated(mode.compare(program, position, job), together.problem, pair, job)
+        result = self._evaluated(result, together.problem, pair, job)
         self.done()
         first = 0 if rows is None else rows[position].start
         result = structs.replace(result, point=at, projected=pair.mode != "full", first=first, part=rows is not None)

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from gradcheck_cli.errors import UsageError, shown
-from gradcheck_cli.export.gradient_graph import Written, graph_of
-from gradcheck_cli.export.proof import Runtime, not_run, proven, reference, require_rows, require_runs, sample
+from gradcheck_cli.export.gradient_graph import Written
+from gradcheck_cli.export.proof import Runtime, not_run, proven_graph, require_rows, require_runs, sample
 from gradcheck_cli.export.rewrites import held_once, rows_apart
 from gradcheck_cli.formats import companion_files, is_spec
 from gradcheck_cli.graph import Array, FreshNames, Graph
@@ -131,9 +131,8 @@ def export(
     from gradcheck_cli.formats.onnx.write import write
 
     require_other_file(model, Path(path))
-    made = graph_of(model, outputs, feeds)
-    here = reference(model, made, feeds)
-    notes = [*made.notes, *proven(model, made, feeds, here)]
+    made, here = proven_graph(model, outputs, feeds)
+    notes = [*made.notes]
     values = {} if runtime is None else sample(made, here)
     graph = rows_apart(made.graph) if per_sample else made.graph
     if per_sample:

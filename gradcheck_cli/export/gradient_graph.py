@@ -1,6 +1,6 @@
 """A model with its derivatives as one graph that is right for every size of the model's open dimensions.
 
-The model's own nodes stay as they are, but for lists that can be tensors.  If a derivative reads an inner tensor of a
+The model's own nodes stay as they are.  If a derivative reads an inner tensor of a
 node that gradcheck composes of others, the nodes that compute this tensor are added beside the node, or replace it if
 they are most of it.  If a branch depends on values of an input, the graph would be wrong for other values, and is
 refused.
@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 
 from gradcheck_cli.autodiff.tape import Step
-from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError, UsageError
+from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.export.control_flow import for_files, in_order
 from gradcheck_cli.export.inner import relabeled
-from gradcheck_cli.export.rewrites import without_lists
 from gradcheck_cli.export.runs import AlignedRuns, Sizes
 from gradcheck_cli.export.simplify import simplified
 from gradcheck_cli.export.size_formulas import NUMBERS, NoFormula, SizeTensors
@@ -74,19 +71,6 @@ def graph_of(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> 
         values = model.tape(outputs, Settings(extra_feed_dict=feeds, dtype="model")).values if feeds else {}
         fed = {name: values[name] for name in feeds if name in values}
         return _Composer(model, Traced(AlignedRuns(), Trials(({},)), fed=fed)).written(outputs)
-    listless = _without_lists(model, [*outputs, *feeds])
-    if listless is not model:
-        try:
-            return _for_every_size(listless, outputs, run, feeds)
-        except LimitError:
-            raise
-        except GradcheckError:  # tensors of a list may differ in their sizes, and those of a stack may not
-            pass
-    return _for_every_size(model, outputs, run, feeds)
-
-
-def _for_every_size(model: Model, outputs: Sequence[str], run: Sequence[str], feeds: Mapping[str, Any]) -> Written:
-    """The graph that computes `outputs`, of which those in `run` need a run."""
     ops = for_files(sparing(model.ops), feeds)
     tried_at = partial(trials, model, run, Settings(extra_feed_dict=feeds, dtype="model"), ops)
 
@@ -98,17 +82,6 @@ def _for_every_size(model: Model, outputs: Sequence[str], run: Sequence[str], fe
         return _also_strictly(made, tried_at(hoping=True))
     except Unhoped:
         return _also_strictly(made, tried_at())
-
-
-def _without_lists(model: Model, outputs: Sequence[str]) -> Model:
-    """The model with tensors for the lists that no derivative reads."""
-    read = {name for request in model.requests_for(outputs) for name in request.reads}
-    graph = without_lists(model.graph, {*outputs, *read})
-    if graph is model.graph:
-        return model
-    other = copy(model)
-    other.source = structs.replace(model.source, graph=graph)
-    return other
 
 
 def _also_strictly(made: Callable[[Trials], Written], tried: Trials) -> Written:
@@ -204,7 +177,9 @@ class _Composer:
             node = self._giving_more(own, read)
             inner = computing([each for _, each in part], read.difference(node.outputs), node.outputs)[0]
             again = [part[i] for i in inner]
-            needless = 2 * len(again) > len(part) if made.issuperset(own.outputs) else bool(own.domain and again)
+            needless = (
+                2 * len(again) > len(part) if made.issuperset(filter(None, own.outputs)) else bool(own.domain and again)
+            )
             if (
                 (not part or _in_files(self.model, node))
                 and not needless

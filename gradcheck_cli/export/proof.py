@@ -7,19 +7,22 @@ ones have to be equal; and where shapes follow from values, what all runs had in
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import wraps
 from itertools import count
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import result, trace
-from gradcheck_cli.errors import GradcheckError, UnsupportedError, shown
-from gradcheck_cli.export.gradient_graph import Written
+from gradcheck_cli.errors import GradcheckError, LimitError, UnsupportedError, shown
+from gradcheck_cli.export.gradient_graph import Written, graph_of
 from gradcheck_cli.export.inner import draws
+from gradcheck_cli.export.rewrites import without_lists
 from gradcheck_cli.export.runs import other_integers
 from gradcheck_cli.export.traced import to_fix
 from gradcheck_cli.export.trials import at, beyond, of_one, where_it_runs
@@ -187,6 +190,31 @@ def _differing(graph: Graph) -> Iterator[str]:
         name = shown(clipped[0].name or clipped[0].outputs[0])
         yield (f"LSTM {name}: the gradient follows ONNX, where clip bounds what goes into every activation; onnxruntime "
                "does not bound the cell before the last one")  # fmt: skip
+
+
+def proven_graph(model: Model, outputs: Sequence[str], feeds: Mapping[str, Any]) -> tuple[Written, Run | None]:
+    """The graph that computes `outputs`, with the notes of `proven`, and the `reference` run.
+
+    Lists are tensors in it where that is right: those in a list may differ in size, and those of a stack may not.
+    """
+
+    def made_of(own: Model) -> tuple[Written, Run | None]:
+        made = graph_of(own, outputs, feeds)
+        here = reference(model, made, feeds)
+        return replace(made, notes=(*made.notes, *proven(model, made, feeds, here))), here
+
+    read = {name for request in model.requests_for(outputs) for name in request.reads}
+    graph = without_lists(model.graph, {*outputs, *feeds, *read})
+    if graph is model.graph:
+        return made_of(model)
+    listless = copy(model)
+    listless.source = structs.replace(model.source, graph=graph)
+    try:
+        return made_of(listless)
+    except LimitError:
+        raise
+    except GradcheckError:
+        return made_of(model)
 
 
 def reference(model: Model, made: Written, feeds: Mapping[str, Any]) -> Run | None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,7 @@ _LARGE = 1024  # bytes
 _END = np.iinfo(np.int64).max
 _SPLIT, _INSERT, _LOOP = ("", "SplitToSequence"), ("", "SequenceInsert"), ("", "Loop")
 _TAKING = ("SequenceAt", "SequenceLength")
+_Instead: TypeAlias = Callable[[Node], Iterable[Node]]  # the nodes in the place of one that reads a list
 
 
 def lifted(graph: Graph) -> Graph:
@@ -237,7 +238,7 @@ class _Appended(NamedTuple):
     in_front: bool
     rank: int | None  # of the value
 
-    def has_reader(self, node: Node) -> bool:
+    def is_read_by(self, node: Node) -> bool:
         """True for a node that reads the list as if it were a stack."""
         joins = node.op == "ConcatFromSequence" and (node.attrs["axis"] == 0 or self.rank is not None)
         return joins or node.op in _TAKING
@@ -254,47 +255,55 @@ class _Rewriting:
         """The graph without lists."""
         inside = partial(self.of, kept=())
         graph = replace(graph, nodes=tuple(node.with_graphs(inside) for node in graph.nodes))
-        made = [name for node in graph.nodes if node.key in (_SPLIT, _LOOP) for name in node.outputs if name]
-        for name in made:
-            if name not in kept and name not in graph.outputs:
-                node = next(node for node in graph.nodes if name in node.outputs)
-                graph = self._gathered(graph, node) if node.key == _SPLIT else self._stacked(graph, node, name)
-        return graph
+        free = {n for node in graph.nodes if node.key in (_SPLIT, _LOOP) for n in node.outputs}
+        free -= {*kept, *graph.outputs}
+        readers, nodes, instead = _readers(graph, free), list[Node](), dict[str, _Instead]()
+        for node in graph.nodes:
+            if node.key == _SPLIT and node.outputs[0] in free and _is_split_singly(graph, node):
+                nodes += self._gathered(node, readers, instead)
+            elif node.key == _LOOP:
+                lists = [each for name in node.outputs if name in free and (each := _appended(graph, node, name))]
+                lists = [each for each in lists if all(map(each.is_read_by, readers.get(each.name, ())))]
+                nodes += self._stacked(node, lists, instead) if lists else [node]
+            else:
+                nodes.append(node)
+        return replace(graph, nodes=tuple(_read_instead(nodes, instead)))
 
-    def _gathered(self, graph: Graph, split: Node) -> Graph:
-        """The graph without a list that a tensor is split into, if only elements of it and its length are read."""
-        [made], axis = split.outputs, split.attrs.get("axis", 0)
-        if not _is_split_singly(graph, split) or any(node.op not in _TAKING for node in _readers(graph, made)):
-            return graph
+    def _gathered(
+        self, split: Node, readers: Mapping[str, Sequence[Node]], instead: dict[str, _Instead]
+    ) -> Sequence[Node]:
+        """Nothing, in the place of a node whose list has its elements and its length read alone; else the node."""
+        [made] = split.outputs
+        if any(node.op not in _TAKING for node in readers.get(made, ())):
+            return [split]
         keeps = split.attrs.get("keepdims", 1) or any(split.inputs[1:])  # which overrule it
-        left = replace(graph, nodes=tuple(node for node in graph.nodes if node is not split))
-        return _with_readers(left, made, partial(self._taking, source=split.inputs[0], axis=axis, keeps=bool(keeps)))
+        instead[made] = partial(
+            self._taking, source=split.inputs[0], axis=split.attrs.get("axis", 0), keeps=bool(keeps)
+        )
+        return []
 
-    def _stacked(self, graph: Graph, loop: Node, name: str) -> Graph:
-        """The graph with a loop that stacks what it added to a list, if that is read as if it were a stack."""
-        found = _appended(graph, loop, name)
-        if found is None or not all(map(found.has_reader, _readers(graph, name))):
-            return graph
-        body, state = loop.attrs["body"], found.state
-        copy, stack = self.fresh.fresh(f"{found.value}/appended"), self.fresh.fresh(f"{name}/stack")
+    def _stacked(self, loop: Node, lists: Sequence[_Appended], instead: dict[str, _Instead]) -> Iterator[Node]:
+        """A loop that stacks what it added to lists, and a Slice for each to which it added in front."""
+        body, gone = loop.attrs["body"], [each.state for each in lists]
+        copies = [Node("Identity", (each.value,), (self.fresh.fresh(f"{each.value}/appended"),)) for each in lists]
+        inserts = {body.outputs[1 + i] for i in gone}
         inside = replace(
             body,
-            inputs=_without(body.inputs, 2 + state),
-            outputs=(*_without(body.outputs, 1 + state), copy),
-            nodes=(*(node for node in body.nodes if body.outputs[1 + state] not in node.outputs),
-                   Node("Identity", (found.value,), (copy,))),
-        )  # fmt: skip
-        ends = (*loop.outputs, *[""] * (len(body.inputs) - 2 - len(loop.outputs)))
-        other = [replace(loop, inputs=_without(loop.inputs, 2 + state), outputs=(*_without(ends, state), stack),
-                         attrs={**loop.attrs, "body": inside})]  # fmt: skip
-        if found.in_front:
-            forward, stack = stack, self.fresh.fresh(f"{name}/turned")
-            last, first = self._constant([-1]), self._constant([-_END])
-            other += [Node("Slice", (forward, last, first, self._constant([0]), last), (stack,))]
-        nodes = (each for node in graph.nodes for each in (other if node is loop else [node]))
-        return _with_readers(
-            replace(graph, nodes=tuple(nodes)), name, partial(self._reading, stack=stack, rank=found.rank)
+            inputs=_without(body.inputs, [2 + i for i in gone]),
+            outputs=(*_without(body.outputs, [1 + i for i in gone]), *(node.outputs[0] for node in copies)),
+            nodes=(*(node for node in body.nodes if inserts.isdisjoint(node.outputs)), *copies),
         )
+        stacks = [self.fresh.fresh(f"{each.name}/stack") for each in lists]
+        unread = [self.fresh.fresh(f"{lists[0].name}/unread") for _ in body.outputs[1 + len(loop.outputs) :]]
+        outputs = (*_without((*loop.outputs, *unread), gone), *stacks)
+        inputs = _without(loop.inputs, [2 + i for i in gone])
+        yield replace(loop, inputs=inputs, outputs=outputs, attrs={**loop.attrs, "body": inside})
+        for each, made in zip(lists, stacks, strict=True):
+            stack = self.fresh.fresh(f"{each.name}/turned") if each.in_front else made
+            if each.in_front:
+                last, first = self._constant([-1]), self._constant([-_END])
+                yield Node("Slice", (made, last, first, self._constant([0]), last), (stack,))
+            instead[each.name] = partial(self._reading, stack=stack, rank=each.rank)
 
     def _reading(self, node: Node, stack: str, rank: int | None) -> Iterator[Node]:
         taken = node.op in _TAKING
@@ -302,16 +311,20 @@ class _Rewriting:
 
     def _taking(self, node: Node, source: str, axis: int, *, keeps: bool) -> Iterator[Node]:
         """Nodes in the place of one that reads an element of a list, or its length."""
+        [made] = node.outputs
         if node.op == "SequenceLength":
-            shape = self.fresh.fresh(f"{node.outputs[0]}/shape")
+            shape = self.fresh.fresh(f"{made}/shape")
             yield Node("Shape", (source,), (shape,))
             yield replace(node, op="Gather", inputs=(shape, self._constant(axis)))
-        elif keeps:
-            part = self.fresh.fresh(f"{node.outputs[0]}/part")
-            yield Node("Gather", (source, node.inputs[1]), (part,), {"axis": axis})
-            yield replace(node, op="Unsqueeze", inputs=(part, self._constant([axis])))
-        else:
-            yield replace(node, op="Gather", inputs=(source, node.inputs[1]), attrs={"axis": axis})
+            return
+        index = self.fresh.fresh(f"{made}/index")  # an index may have an axis of one entry
+        yield Node("Reshape", (node.inputs[1], self._constant([])), (index,))
+        if not keeps:
+            yield replace(node, op="Gather", inputs=(source, index), attrs={"axis": axis})
+            return
+        part = self.fresh.fresh(f"{made}/part")
+        yield Node("Gather", (source, index), (part,), {"axis": axis})
+        yield replace(node, op="Unsqueeze", inputs=(part, self._constant([axis])))
 
     def _joined(self, node: Node, stack: str, rank: int | None) -> Iterator[Node]:
         """Nodes that join the tensors of a stack as a ConcatFromSequence joins those of a list."""
@@ -347,12 +360,12 @@ def _appended(graph: Graph, loop: Node, name: str) -> _Appended | None:
     before, after = body.inputs[2 + state], body.outputs[1 + state]
     start = next((node for node in graph.nodes if loop.inputs[2 + state] in node.outputs), None)
     insert = next((node for node in body.nodes if after in node.outputs), None)
-    read = Counter((*body.outputs, *(n for node in body.nodes for n in node.reads)))
     if start is None or start.op != "SequenceEmpty" or insert is None or insert.key != _INSERT:
         return None
+    read = Counter((*body.outputs, *(n for node in body.nodes for n in node.reads)))
     if insert.inputs[0] != before or (read[before], read[after]) != (1, 1):
         return None
-    places = [body.constants.get(n, graph.constants.get(n)) for n in insert.inputs[2:] if n]
+    places = [_fixed(body, n) if n not in body.captures else _fixed(graph, n) for n in insert.inputs[2:] if n]
     if any(place is None or place != 0 for place in places):
         return None
     types = (body.types.get(insert.inputs[1]), *(body.types.get(n) for n in (before, after)), graph.types.get(name))
@@ -362,31 +375,36 @@ def _appended(graph: Graph, loop: Node, name: str) -> _Appended | None:
 
 def _is_split_singly(graph: Graph, split: Node) -> bool:
     """True for a tensor that is split into parts of one index each."""
-    sizes = [graph.constants.get(name) for name in split.inputs[1:] if name]
+    sizes = [_fixed(graph, name) for name in split.inputs[1:] if name]
     return all(each is not None and each.ndim == 0 and each == 1 for each in sizes)
 
 
-def _readers(graph: Graph, name: str) -> Iterator[Node]:
-    """Nodes that read a tensor, those of bodies too; a node whose body gives it as a result is one of them."""
-    for node in graph.nodes:
-        if name in node.inputs or any(name in body.outputs for body in node.subgraphs):
-            yield node
-        for body in node.subgraphs:
-            yield from _readers(body, name)
+def _fixed(graph: Graph, name: str) -> Array | None:
+    """The value of a constant; None for an input that has one by default."""
+    return None if name in graph.inputs else graph.constants.get(name)
 
 
-def _with_readers(graph: Graph, name: str, made: Callable[[Node], Iterable[Node]]) -> Graph:
-    """The graph with other nodes in the place of those that read a tensor."""
-    nodes = list[Node]()
-    for node in graph.nodes:
-        if name in node.inputs:
-            nodes.extend(made(node))
-        elif name in node.reads:
-            nodes.append(node.with_graphs(partial(_with_readers, name=name, made=made)))
+def _readers(graph: Graph, names: Collection[str]) -> dict[str, list[Node]]:
+    """Nodes that read each of some tensors, those of bodies too, and nodes whose bodies give one as a result."""
+    found: dict[str, list[Node]] = {}
+    for node in graph.all_nodes:
+        read = (*node.inputs, *(n for body in node.subgraphs for n in body.outputs))
+        for name in {*read}.intersection(names):
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def _read_instead(nodes: Iterable[Node], instead: Mapping[str, _Instead]) -> Iterator[Node]:
+    """The nodes, with others in the place of those that read some tensors."""
+    for node in nodes:
+        name = next((n for n in node.inputs if n in instead), None)
+        if name is not None:
+            yield from instead[name](node)
+        elif any(n in instead for n in node.reads):
+            yield node.with_graphs(lambda body: replace(body, nodes=tuple(_read_instead(body.nodes, instead))))
         else:
-            nodes.append(node)
-    return replace(graph, nodes=tuple(nodes))
+            yield node
 
 
-def _without(names: Sequence[str], position: int) -> tuple[str, ...]:
-    return tuple(name for i, name in enumerate(names) if i != position)
+def _without(names: Sequence[str], positions: Collection[int]) -> tuple[str, ...]:
+    return tuple(name for i, name in enumerate(names) if i not in positions)

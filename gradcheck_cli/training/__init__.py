@@ -17,7 +17,7 @@ from gradcheck_cli.errors import UsageError, named, shown
 from gradcheck_cli.export.derivatives import Derivatives, derivatives
 from gradcheck_cli.export.gradient_graph import Written, graph_of
 from gradcheck_cli.export.inner import relabeled
-from gradcheck_cli.export.proof import proven, reference
+from gradcheck_cli.export.proof import proven_graph
 from gradcheck_cli.graph import Array, FreshNames, Graph, computing
 from gradcheck_cli.model import Model, arguments
 from gradcheck_cli.ops.straight import estimated
@@ -242,8 +242,8 @@ class _Making(Struct, frozen=True):
     ) -> Written:
         """The graph of loss, metrics, statistics and gradients."""
         outputs = tuple(dict.fromkeys([loss, *metrics, *found.updates.values(), *grads]))
-        made = graph_of(model, outputs, {})
-        return replace(made, notes=(*made.notes, *proven(model, made, {}, reference(model, made, {}))))
+        made, _ = proven_graph(model, outputs, {})
+        return made
 
     def _train(
         self, forward: Written, grads: Sequence[str], loss: str, metrics: Sequence[str], found: Trainables, suffix: str

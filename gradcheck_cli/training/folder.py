@@ -49,7 +49,7 @@ CHECKPOINT = HERE / "checkpoint.npz"
 def train(data, steps, batch, threads=0, tell=lambda *said: None):
     """Losses of some steps from the checkpoint on; each takes rows that the number of batches drawn so far decides.
 
-    Each step is told as it is done: its number, its loss and its metrics.  Ctrl-C keeps what is done.
+    Each step is told as it is done: its number, its loss and its metrics.  Whatever ends them, what is done is kept.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -69,16 +69,19 @@ def train(data, steps, batch, threads=0, tell=lambda *said: None):
             made = dict(zip(outputs, session.run(None, {{**feeds, **state, "learning_rate": np.array(RATE)}})))
             state, drawn = {{name: made[name + {suffix!r}] for name in state}}, number + 1
             losses.append(float(made[{loss!r}].item()))
-            tell(number, losses[-1], *(made[name] for name in METRICS))
-    except KeyboardInterrupt:
-        pass
-    np.savez(CHECKPOINT, **state, batches_drawn=drawn)
+            tell(number, losses[-1], *(made[name].squeeze() for name in METRICS))
+    finally:
+        if losses:
+            np.savez(CHECKPOINT, **state, batches_drawn=drawn)
     return losses
 
 
 if __name__ == "__main__":
     given = dict(enumerate(sys.argv))
-    train(dict(np.load(given[1])), int(given.get(2, 200)), int(given.get(3, BATCH)), tell=print)
+    try:
+        train(dict(np.load(given[1])), int(given.get(2, 200)), int(given.get(3, BATCH)), tell=print)
+    except KeyboardInterrupt:
+        sys.exit(130)
 '''
 
 

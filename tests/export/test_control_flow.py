@@ -22,6 +22,7 @@ from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.export.control_flow import for_files
 from gradcheck_cli.export.derivatives import derivatives, export
 from gradcheck_cli.export.rewrites import without_lists
+from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.graph import Graph, is_inexact
 from gradcheck_cli.ops import OPS
 from tests.export.open_models import PLAIN
@@ -410,6 +411,11 @@ def load(text: str, path: Path) -> gc.Model:
     return gc.load(path)
 
 
+def onnx_graph(text: str) -> Graph:
+    """A graph in the text form of ONNX, as it is read."""
+    return read_proto(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]>\n{text}'), "m.onnx").graph
+
+
 def floats(model: gc.Model, names: Any) -> list[gc.Tensor]:
     """Names among some tensors that hold floating-point numbers."""
     return [model[name] for name in names if is_inexact(model[name].dtype)]
@@ -763,6 +769,79 @@ UNEQUAL = """g (double[3, 2] x) => (double[6, 2] y) {
     after = SequenceInsert(before, t) go = Identity(c) }>
   y = ConcatFromSequence <axis = 0> (list)
 }"""
+
+
+INDEXED = """g (double[T, 2] x, double[2] w) => (double[2] y) {
+  list = SplitToSequence <keepdims = 0> (x)
+  zero = Constant <value = int64[1] {0}> ()
+  row = SequenceAt(list, zero)
+  y = Mul(row, w)
+}"""
+SHADOWING = """g (double[3, 2] x) => (double[3, 2] y) {
+  none = SequenceEmpty <dtype = 11> ()
+  n = Constant <value = int64 {3}> ()
+  k = Constant <value = int64 {0}> ()
+  list = Loop (n, , none) <body = b (int64 k, bool c, seq(double[2]) old) => (bool go, seq(double[2]) new) {
+    t = Gather(x, k) s = Sin(t) new = SequenceInsert(old, s, k) go = Identity(c) }>
+  y = ConcatFromSequence <axis = 0, new_axis = 1> (list)
+}"""
+BY_DEFAULT = """g (double[T, 2] x, int64 size) => (double[U, 2] y) <int64 size = {1}> {
+  list = SplitToSequence(x, size)
+  first = Constant <value = int64 {0}> ()
+  part = SequenceAt(list, first)
+  y = Sin(part)
+}"""
+OMITTED = """g (double[T, 2] x, double[2] w) => (double[T, 2] y) {
+  none = SequenceEmpty <dtype = 11> ()
+  zero = Constant <value = int64 {0}> ()
+  shape = Shape (x)
+  n = Gather (shape, zero)
+  list = Loop (n, , none, w) <
+    body = b (int64 i, bool c, seq(double[2]) old, double[2] h)
+      => (bool go, seq(double[2]) new, double[2] next, double[2] each) {
+      row = Gather(x, i) t = Mul(h, row) next = Sin(t) each = Exp(t) new = SequenceInsert(old, next) go = Identity(c) }>
+  y = ConcatFromSequence <axis = 0, new_axis = 1> (list)
+}"""
+
+
+@pytest.mark.parametrize("text", [INDEXED, OMITTED], ids=["an index with an axis", "results that nobody reads"])
+def test_a_list_is_read_as_it_was(text: str, tmp_path: Path):
+    model = load(text, tmp_path / "m.onnx")
+    names = ["y", *(g.name for g in gradients(model).values())]
+    gc.save(model, tmp_path / "g.onnx", names)
+    made = gc.load(tmp_path / "g.onnx")
+    for rows in (3, 1, 5):
+        feeds = {"x": numbers(rows, rows, 2), "w": W}
+        wanted, found = (gc.run([each[n] for n in names], feeds) for each in (model, made))
+        for ours, theirs in zip(wanted, found, strict=True):
+            np.testing.assert_allclose(theirs, ours, rtol=1e-12)
+
+
+def test_a_place_in_a_list_is_that_of_its_own_body_and_a_default_is_no_constant(tmp_path: Path):
+    shadowing = load(SHADOWING, tmp_path / "m.onnx")
+    assert without_lists(shadowing.graph, ()) == shadowing.graph
+    gc.save(shadowing, tmp_path / "g.onnx", [*gradients(shadowing).values()])
+    x = numbers(3, 3, 2)
+    np.testing.assert_allclose(run(session(tmp_path / "g.onnx"), {"x": x})[0], np.cos(x), rtol=1e-12)
+    by_default = load(BY_DEFAULT, tmp_path / "d.onnx")
+    assert without_lists(by_default.graph, ()) == by_default.graph
+
+
+def test_many_lists_are_rewritten_in_one_pass(monkeypatch: Any):
+    """The nodes of a graph are validated a number of times that its lists do not change."""
+
+    def validated(count: int) -> int:
+        lists = "".join(f"l{i} = SplitToSequence <keepdims = 0> (x) a{i} = SequenceAt(l{i}, k)" for i in range(count))
+        ends = ", ".join(f"a{i}" for i in range(count))
+        graph = onnx_graph(f"g (double[T, 2] x, int64 k) => (double[2] y) {{ {lists} y = Sum({ends}) }}")
+        made = list[int]()
+        check = Graph.__post_init__
+        monkeypatch.setattr(Graph, "__post_init__", lambda self: (made.append(1), check(self))[1])
+        assert "SequenceAt" not in {node.op for node in without_lists(graph, ()).nodes}
+        monkeypatch.undo()
+        return len(made)
+
+    assert validated(20) == validated(3)
 
 
 def test_tensors_of_a_list_may_differ_in_their_sizes(tmp_path: Path):
