@@ -310,7 +310,8 @@ class _LineSearch:
                 break
             made = self.steps[position].node.outputs
             inside.update(made)
-            left = {n for n in (*left, *made) if self.last.get(n, -1) > position}
+            left.difference_update(n for n in self.moving[position] if self.last[n] == position)
+            left.update(n for n in made if self.last.get(n, -1) > position)
             work += self.work[position]
             if len(left) == 1:
                 spared = self._spared(x, self.values.like(*left), work)

@@ -118,6 +118,37 @@ def test_parts_hold_so_much_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(line_parts(Program(tape, [x], [y]), MANY)) == 1
 
 
+class Counted(dict[str, int]):
+    """A table that counts how often it is looked into."""
+
+    looks = 0
+
+    def get(self, *given: Any) -> Any:
+        self.looks += 1
+        return super().get(*given)
+
+    def __getitem__(self, name: str) -> int:
+        self.looks += 1
+        return super().__getitem__(name)
+
+
+def test_results_that_are_left_are_not_looked_at_again_for_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fan: many steps read one tensor, and a last one reads all of their results."""
+    made, search = list[Counted](), coloring._LineSearch.__init__
+
+    def counting(self: Any, *given: Any) -> None:
+        search(self, *given)
+        self.last = Counted(self.last)
+        made.append(self.last)
+
+    monkeypatch.setattr(coloring._LineSearch, "__init__", counting)
+    names = [f"h{i}" for i in range(64)]
+    nodes = [*(("Tanh", "x", name) for name in names), ("Sum", " ".join(names), "y")]
+    tape, x, y = traced(model(*nodes, x=(5, 6)))
+    line_parts(Program(tape, [x], [y]), MANY)
+    assert 0 < made[0].looks <= 4 * len(names)
+
+
 def test_a_batch_of_lines_and_a_single_line() -> None:
     nodes = [*attention("x", "a", (0, 2, 1)), ("Add", "x a", "n"), *forward("n", "d"), ("Add", "d n", "y")]
     for shape, parts in [((2, 5, 6), 1), ((1, 5, 6), 1), ((1, 1, 6), 0)]:
