@@ -354,8 +354,6 @@ LISTS = [
         }""",
         tuple({"x": numbers(t, t, 2), "w": W, "c": c} for t in (3, 1, 4) for c in (True, False)),
     ),
-]
-LISTS += [
     Written(
         "list that another Loop reads, and one that grows in front",
         """g (double[T, 2] x, double[2] w) => (double[2] y, double[T, 2] z) {

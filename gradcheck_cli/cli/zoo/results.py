@@ -106,6 +106,12 @@ class Results:
         return int(self.options.get("show", fitting))
 
 
+def tell_damaged(records: Path, damaged: int, *, again: bool) -> None:
+    """Notes the lines of a file that are left out, and that what they told is to be checked again where it is."""
+    if damaged:
+        note(f"{records}: {counted(damaged, 'damaged line')} left out{', to be checked again' if again else ''}")
+
+
 @dataclass
 class FinishedJobs:
     """The finished ones among the given jobs of a run, in that order; without jobs all finished ones, by name."""
@@ -128,9 +134,7 @@ class FinishedJobs:
         about = read_about(folder)
         found = cls(folder, about.jobs, Baseline.kept(about.waives), bool(about.shard))
         found.unfinished = about.lacks(len(found.lines))
-        if found.damaged:
-            again = ", to be checked again" if found.unfinished else ""
-            note(f"{folder / RECORDS}: {counted(found.damaged, 'damaged line')} left out{again}")
+        tell_damaged(folder / RECORDS, found.damaged, again=bool(found.unfinished))
         return found
 
     def tell_unfinished(self) -> None:

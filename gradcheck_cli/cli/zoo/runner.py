@@ -26,7 +26,7 @@ from gradcheck_cli.cli.config import settings_above
 from gradcheck_cli.cli.options import Parsed, names_at, options_of
 from gradcheck_cli.cli.tasks import common_folder, is_model
 from gradcheck_cli.cli.zoo.jobs import LEVEL, Maker, ModelPlace, places, split, unmade
-from gradcheck_cli.cli.zoo.results import Results
+from gradcheck_cli.cli.zoo.results import Results, tell_damaged
 from gradcheck_cli.cli.zoo.run_progress import ZooProgress
 from gradcheck_cli.cli.zoo.start import HOME, RUN_OPTIONS
 from gradcheck_cli.errors import GradcheckError, UsageError, counted, plural, quoted, shown
@@ -258,9 +258,8 @@ class ZooRun:
     def __post_init__(self) -> None:
         self.results = Results(self.store.folder, self.options)
         self.before, damaged = finished(self.store.folder)
-        if damaged:
-            again = ", to be checked again" if any(place.job not in self.before for place in self.places) else ""
-            note(f"{self.store.path}: {counted(damaged, 'damaged line')} left out{again}")
+        again = any(place.job not in self.before for place in self.places)
+        tell_damaged(self.store.path, damaged, again=again)
         former = {line.check.copy_of for lines in self.before.values() for line in lines} - {""}
         self.structures = Structures(self.store, former)
         shown = "off" if self.results.output.style.verbosity < 0 else self.options.get("progress", "auto")
