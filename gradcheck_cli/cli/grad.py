@@ -17,9 +17,8 @@ from gradcheck_cli.settings import Idle
 if TYPE_CHECKING:
     from gradcheck_cli.export.derivatives import Derivatives, Kind
     from gradcheck_cli.export.gradient_graph import Written
-    from gradcheck_cli.graph import Array, Graph
+    from gradcheck_cli.graph import Array
     from gradcheck_cli.model import Model
-    from gradcheck_cli.op import Ops
 
 _METHODS = {"add-n": "ADD_N", "tree": "EXPERIMENTAL_TREE", "accumulate-n": "EXPERIMENTAL_ACCUMULATE_N"}
 
@@ -98,19 +97,11 @@ def _made(ctx: click.Context, path: str, output: str, options: Mapping[str, Any]
     if options["straight_through"]:
         model = _straight(model, ctx, options)
     if options["safe"]:
-        model = _changed(model, model.graph, without_poles(model.ops, twice=options["hvp"]))
+        model = model.with_graph(model.graph, without_poles(model.ops, twice=options["hvp"]))
     model = _sliced(model, options["y"])
     model, weights = _opened(model, options) if options["params_as_inputs"] else (model, {})
     added, written = _written(model, output, options, weights)
     return [*_said(model, output, options, added, written)]
-
-
-def _changed(model: Model, graph: Graph, ops: Ops | None = None) -> Model:
-    from msgspec.structs import replace
-
-    from gradcheck_cli.model import Model
-
-    return Model(replace(model.source, graph=graph), ops or model.ops, model.dims)
 
 
 def _sliced(model: Model, ys: Sequence[str]) -> Model:
@@ -122,7 +113,7 @@ def _sliced(model: Model, ys: Sequence[str]) -> Model:
         base = y.rpartition("[")[0]
         if y not in model and base in graph.tensors and model.kind(base) == "tensor":
             graph = with_slice(graph, y)
-    return model if graph is model.graph else _changed(model, graph)
+    return model if graph is model.graph else model.with_graph(graph)
 
 
 def _opened(model: Model, options: Mapping[str, Any]) -> tuple[Model, Mapping[str, Array]]:
@@ -138,7 +129,7 @@ def _opened(model: Model, options: Mapping[str, Any]) -> tuple[Model, Mapping[st
     if not names:
         raise UsageError("--params-as-inputs: the model has no weights; --param GLOB names constants.")
     values = {name: graph.constants[name] for name in names}
-    return _changed(model, opened(graph, values)), values
+    return model.with_graph(opened(graph, values)), values
 
 
 def _straight(model: Model, ctx: click.Context, options: Mapping[str, Any]) -> Model:

@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any, NoReturn
 
 import numpy as np
+from msgspec import structs
 
 from gradcheck_cli.autodiff.custom import ops_for
 from gradcheck_cli.autodiff.outlined import OutlinedTape
@@ -90,6 +91,10 @@ class Model(Displayed):
         twin = Model.__new__(type(self))
         vars(twin).update({**vars(self), "requests": [*self.requests], "_sample": None, "_dependence": None})
         return twin
+
+    def with_graph(self, graph: Graph, ops: Ops | None = None) -> Model:
+        """A model of another graph from the same source, without requests; `ops` replaces the operators."""
+        return Model(structs.replace(self.source, graph=graph), self.ops if ops is None else ops, self.dims)
 
     def __deepcopy__(self, _: Any) -> Model:
         """A copy: what it shares with this one is frozen."""

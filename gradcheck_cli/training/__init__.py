@@ -134,7 +134,7 @@ def _with_constants(model: Model, feeds: Mapping[str, Any]) -> Model:
         constants={**graph.constants, **{n: values[n] for n in feeds}},
         modules={**graph.modules, **dict.fromkeys(feeds, False)},
     )
-    return Model(structs.replace(model.source, graph=fixed), model.ops, model.dims)
+    return model.with_graph(fixed)
 
 
 def _each(texts: str | Sequence[str]) -> tuple[str, ...]:
@@ -231,7 +231,7 @@ class _Making(Struct, frozen=True):
 
     def _differentiated(self, model: Model, loss: str, left: Sequence[str]) -> tuple[Trainables, Model, Derivatives]:
         found = trained_inputs(model.graph, [loss], self.trainable, self.lora, model.ops, self.seed, left)
-        opened = Model(structs.replace(model.source, graph=found.graph), model.ops, model.dims)
+        opened = model.with_graph(found.graph)
         shape, scale = opened.shape(loss), self.how.loss_scale
         seeds: Any = "ones" if scale is None else {loss: np.full([1] * len(shape), scale)}
         how = {"scope": "gradients", "aggregate": add_n, "gate": False, "colocate": False, "zeros": False, "stop": ()}
@@ -270,7 +270,7 @@ class _Making(Struct, frozen=True):
     def _evaluate(self, model: Model, loss: str, metrics: Sequence[str]) -> Model:
         """The model as it is evaluated, with parameters and running statistics as inputs."""
         outputs = tuple(dict.fromkeys([*self.given.graph.outputs, loss, *metrics]))
-        plain = Model(structs.replace(model.source, graph=evaluated(model.graph)), model.ops, model.dims)
+        plain = model.with_graph(evaluated(model.graph))
         graph = graph_of(plain, outputs, {}).graph
         return Model(structs.replace(model.source, graph=graph, uri="eval.onnx"), model.ops, model.dims)
 

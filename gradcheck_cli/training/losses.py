@@ -12,7 +12,7 @@ from operator import add
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct
 from msgspec import field as made_by
 
 from gradcheck_cli.autodiff import symbolic as sym
@@ -191,7 +191,7 @@ def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: 
 
 def _measured(model: Model, graph: Graph) -> Model:
     """The model with another graph, which may have measures."""
-    return Model(structs.replace(model.source, graph=graph), {**model.ops, **MEASURES}, model.dims)
+    return model.with_graph(graph, {**model.ops, **MEASURES})
 
 
 def with_losses(model: Model, texts: Sequence[str]) -> tuple[Model, str, list[str]]:
