@@ -245,7 +245,7 @@ def spelled(error: BaseException) -> str:
 
 def respelled(name: str, known: str) -> bool:
     """True if `name` is `known` in another case, or with one slip in its middle: a small letter too many, too few, or
-    wrong.
+    wrong; or with two letters swapped.
 
     Its ends and its capitals count as meant: QMoE is no MoE, Tanh no Tan, and FastRelu no FastGelu.
     """
@@ -254,9 +254,9 @@ def respelled(name: str, known: str) -> bool:
     same = _shared(name, known)
     behind = min(_shared(name[::-1], known[::-1]), min(len(name), len(known)) - same)
     odd, right = name[same : len(name) - behind], known[same : len(known) - behind]
-    if not same or not behind or not (odd + right).islower():
+    if not same or not (odd + right).islower():
         return False
-    return max(len(odd), len(right)) == 1 < len(known) - 3 or (len(odd) == 2 and odd == right[::-1])
+    return (behind and max(len(odd), len(right)) == 1 < len(known) - 3) or (len(odd) == 2 and odd == right[::-1])
 
 
 def _shared(a: str, b: str) -> int:

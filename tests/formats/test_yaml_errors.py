@@ -30,6 +30,8 @@ HEAD = [
     ("- gradcheck: 1", "1:1: a spec is a mapping that starts with 'gradcheck: 1'"),
     ("gradcheck", "1:1: a spec is a mapping that starts with 'gradcheck: 1'"),
     ("gradcheck: 1\nchekcs: []", "2:1: unknown key 'chekcs'. Did you mean 'checks'?"),
+    ("gradcheck: 1\ninputs: {}", "2:1: 'inputs' stands one level further in: graphs: {net: {inputs: ...}}"),
+    ("gradcheck: 1\nx: x", "2:1: 'x' stands one level further in: checks: [{x: ...}]"),
 ]
 
 # After the head, the graph `g`: x [2,3] -> y = Relu(x) W, each on a line that the errors can name.

@@ -74,6 +74,7 @@ class Unknown(NamedTuple):
     """Stands in for the value of an unknown key, so that the error message can list the known keys."""
 
     known: tuple[str, ...]
+    home: str = ""  # the form in which the key is known elsewhere
 
 
 class InvalidPart(ValueError):
@@ -254,7 +255,13 @@ class Keyed(BaseModel):
     def _mark_unknown(cls, data: Any) -> Any:
         # pydantic's error about an unknown key carries the key's value, here the known keys.
         unknown = [key for key in data if key not in cls.model_fields] if isinstance(data, dict) else []
-        return {**data, **{key: Unknown(tuple(cls.model_fields)) for key in unknown}} if unknown else data
+        marks = {key: Unknown(tuple(cls.model_fields), cls._home(str(key))) for key in unknown}
+        return {**data, **marks} if unknown else data
+
+    @classmethod
+    def _home(cls, key: str) -> str:
+        """The form in which another mapping knows the key; "" if none that people take for this one does."""
+        return ""
 
 
 class TensorLiteral(Keyed):
@@ -537,6 +544,12 @@ class SpecKeys(Keyed):
     init: dict[Name, dict[Name, Init]] = Field({}, description="Groups of values: {from: file.npz}, or tensor: init.")
     checks: list[CheckSpec] = Field([], description="Checks; default: one of each graph, with chosen targets.")
     models: list[ModelSpec] = Field([], description="A zoo manifest.")
+
+    @classmethod
+    def _home(cls, key: str) -> str:
+        if key in GraphSpec.model_fields:
+            return f"graphs: {{net: {{{key}: ...}}}}"
+        return f"checks: [{{{key}: ...}}]" if key in CheckSpec.model_fields else ""
 
 
 for _model in (NodeSpec, Subgraph, GraphSpec, FactsSpec, OperatorSpec, SpecKeys):

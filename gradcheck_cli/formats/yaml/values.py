@@ -330,7 +330,9 @@ def mistake(error: Any, path: tuple[str | int, ...], root: str = "the spec") -> 
     where = show_path(path) or root
     if kind == "extra_forbidden":
         inside = f" in {show_path(path[:-1])}" if len(path) > 1 else ""
-        known = value.known if isinstance(value, Unknown) else ()
+        known, home = value if isinstance(value, Unknown) else ((), "")
+        if home:
+            return f"{path[-1]!r} stands one level further in: {home}"
         meant = next((o.field for o in SETTINGS.values() if path[-1] in o.keys and o.field in known), str(path[-1]))
         near = did_you_mean(meant, known) or (f" Known are {listed(known)}." if known else "")
         return f"unknown key {path[-1]!r}{inside}.{near}"
