@@ -20,9 +20,9 @@ from gradcheck_cli.autodiff.tape import Step
 from gradcheck_cli.errors import UnsupportedError, UsageError
 from gradcheck_cli.export.control_flow import for_files, in_order
 from gradcheck_cli.export.inner import relabeled
-from gradcheck_cli.export.runs import AlignedRuns, Sizes
+from gradcheck_cli.export.runs import AlignedRuns, Sizes, widened
 from gradcheck_cli.export.simplify import simplified
-from gradcheck_cli.export.size_formulas import NUMBERS, NoFormula, SizeTensors
+from gradcheck_cli.export.size_formulas import NoFormula, SizeTensors
 from gradcheck_cli.export.traced import Traced, Unhoped, Untried, refused, traced
 from gradcheck_cli.export.trials import Trials, trials
 from gradcheck_cli.formats.onnx.opset import NEWEST, signature
@@ -241,22 +241,9 @@ class _Composer:
         """Adds a node; constants that differ between runs become tensors that are computed from sizes."""
         node = self._measured(node, step)
         self._flush()
-        for each in self._widened(node):
-            self._add(each)
-
-    def _widened(self, node: Node) -> Iterator[Node]:
-        """Replaces a scattered sum of 16-bit floats by one in float32: runtimes have no other."""
         dtype = self.found.aligned.dtypes.get(node.outputs[0])
-        scattered = node.op in ("ScatterElements", "ScatterND") and node.attrs.get("reduction", "none") != "none"
-        if not scattered or dtype is None or dtype.itemsize != 2:
-            yield node
-            return
-        data, index, updates = node.inputs
-        wide = [self.taken.fresh(f"{node.outputs[0]}/{part}") for part in ("data", "updates", "sum")]
-        for given, single in zip((data, updates), wide, strict=False):
-            yield Node("Cast", (given,), (single,), {"to": 1}, name=single)
-        yield replace(node, inputs=(wide[0], index, wide[1]), outputs=(wide[2],))
-        yield Node("Cast", (wide[2],), node.outputs, {"to": NUMBERS[dtype]}, name=f"{wide[2]}/narrow")
+        for each in widened(node, dtype, self.taken.fresh):
+            self._add(each)
 
     def _measure(self, node: Node, place: int, step: Step) -> str:
         """The name of a tensor computed from sizes, for an input of a node that differs between runs."""

@@ -22,7 +22,7 @@ from gradcheck_cli.autodiff.outlined import OutlinedTape
 from gradcheck_cli.autodiff.tape import Large, Step, Tape, Var, run
 from gradcheck_cli.autodiff.trace import Dependence, GraphFunction, run_node
 from gradcheck_cli.errors import ModelError, UnsupportedError, shown
-from gradcheck_cli.export.runs import needed
+from gradcheck_cli.export.runs import needed, widened
 from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.graph.containers import CONTAINERS, described
 from gradcheck_cli.op import DTYPES, Op, Ops, table
@@ -142,14 +142,13 @@ class InnerTape(Tape):
         constants = {n: self.values[n] for n in sorted((read & self.constants) - self._read)}
         shapes = {x.name: (None,) * x.ndim if x.name in shaped else x.shape for x in (*inputs, *outputs)}
         types = {x.name: TensorType(x.dtype, shapes[x.name]) for x in (*inputs, *outputs)}
-        made = Graph(
-            tuple(x.name for x in inputs),
-            tuple(ends),
-            tuple(step.node for step in steps),
-            constants,
-            types,
-            name=self.name,
-        )
+        dtypes = (self.values.like(step.outputs[0]).dtype for step in steps)
+
+        def fresh(hint: str) -> str:
+            return taken(self, hint.removeprefix(f"{self.name}/"))
+
+        nodes = (each for step, dtype in zip(steps, dtypes, strict=True) for each in widened(step.node, dtype, fresh))
+        made = Graph(tuple(x.name for x in inputs), tuple(ends), tuple(nodes), constants, types, name=self.name)
         return ended(made, lambda _: taken(self, "output"))
 
     def dependence(self, steady: Iterable[str]) -> Dependence:

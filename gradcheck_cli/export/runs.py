@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.trace import Dependence
 from gradcheck_cli.errors import UnsupportedError
 from gradcheck_cli.graph import Array, Dim, FreshNames, Graph, Node, TensorType, computing, describe, is_inexact
-from gradcheck_cli.op import Op
+from gradcheck_cli.op import DTYPES, Op
 
 Sizes: TypeAlias = tuple[int, ...]  # of one dimension, in each run
 Names: TypeAlias = dict[str, str]  # of tensors on a tape -> in the file
@@ -73,6 +73,24 @@ class AlignedRuns:
 def needed(tape: Tape, names: Sequence[str]) -> list[Step]:
     """The steps that some tensors of a tape need, in order."""
     return [tape.steps[i] for i in computing([step.node for step in tape.steps], names)[0]]
+
+
+def widened(node: Node, dtype: np.dtype[Any] | None, fresh: Callable[[str], str]) -> Iterator[Node]:
+    """The node; a scattered sum of 16-bit floats as one in float32, as runtimes have no other.
+
+    `dtype` is that of its output.
+    """
+    scattered = node.op in ("ScatterElements", "ScatterND") and node.attrs.get("reduction", "none") != "none"
+    if not scattered or dtype is None or dtype.itemsize != 2:
+        yield node
+        return
+    data, index, updates = node.inputs
+    wide = [fresh(f"{node.outputs[0]}/{part}") for part in ("data", "updates", "sum")]
+    for given, single in zip((data, updates), wide, strict=False):
+        yield Node("Cast", (given,), (single,), {"to": 1}, name=single)
+    yield replace(node, inputs=(wide[0], index, wide[1]), outputs=(wide[2],))
+    to = next(number for number, known in DTYPES.items() if known == dtype)
+    yield Node("Cast", (wide[2],), node.outputs, {"to": to}, name=f"{wide[2]}/narrow")
 
 
 def aligned(runs: Sequence[TapeRun], names: Sequence[Names], taken: FreshNames, refuse: Refuse) -> AlignedRuns:

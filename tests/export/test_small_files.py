@@ -267,3 +267,15 @@ def test_half_precision_is_added_up_where_runtimes_can(op: str, tmp_path: Path):
     session = pytest.importorskip("onnxruntime").InferenceSession(tmp_path / "g.onnx")
     x = np.float16([[1, 2], [3, -4]])
     assert session.run(None, {"x": x})[1].tolist() == [[2, 4], [12, -16]]
+
+
+def test_half_precision_is_added_up_inside_of_loops_where_runtimes_can(tmp_path: Path):
+    saved(tmp_path, """(float16[2,2] x) => (float16 loss) <int64 n = {4}, bool always = {1}, int64[4] rows = {1, 0, 1, 1}> {
+        first = Identity(x)
+        last, seen = Loop<body = b (int64 k, bool go, float16[2,2] h) => (bool on, float16[2,2] h, float16[2] each) {
+            on = Identity(go) row = Gather(rows, k) picked = Gather(x, row) each = Mul(picked, picked)
+        }>(n, always, first)
+        loss = ReduceSum<keepdims=0>(seen) }""", ["x"])  # fmt: skip
+    session = pytest.importorskip("onnxruntime").InferenceSession(tmp_path / "g.onnx")
+    x = np.float16([[1, 2], [3, -4]])
+    assert session.run(None, {"x": x})[1].tolist() == [[2, 4], [18, -24]]
