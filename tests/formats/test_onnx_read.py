@@ -262,6 +262,14 @@ def test_a_graph_whose_nodes_are_not_in_order_is_none() -> None:
         Graph(("x",), ("y",), (Node("Neg", ("h",), ("y",)), Node("Exp", ("x",), ("h",))))
 
 
+_CONSTANTS = "n = Constant<value_int = 3>() one = Constant<value_int = 1>() t = Cast<to = 9>(one)"
+_LOOP = f"{_CONSTANTS} y = Loop<body = b ({{}}) => (bool d, float[2] e) {{{{ d = Identity(c) e = Exp(x) }}}}>(n, t, x)"
+_IF = (
+    f"{_CONSTANTS} y = If<then_branch = b ({{}}) => (float[2] {{}}{{}}) {{{{ e = Exp(x) f = Neg(x) }}}}, "
+    "else_branch = c () => (float[2] g) {{ g = Neg(x) }}>(t)"
+)
+
+
 @pytest.mark.parametrize(
     "body, message",
     [
@@ -278,6 +286,19 @@ def test_a_graph_whose_nodes_are_not_in_order_is_none() -> None:
         ("y = Softmax <axes=1> (x)", "attribute 'axes' is unknown to opset 18. Did you mean 'axis'?"),
         ("y = Constant <value_int=1, value_float=1.0> ()", "one attribute"),
         ("y = Constant <consumed=1> ()", "attribute 'consumed' is unknown"),
+        *(
+            (_LOOP.format(inputs), f"its body 'b' takes {found}; Loop hands it 3")
+            for inputs, found in [
+                ("int64 k, bool c", "2 inputs"),
+                ("int64 k, bool c, float[2] h, float[2] q", "4 inputs"),
+            ]
+        ),
+        (_IF.format("float[2] q", "e", ""), "its then_branch 'b' takes 1 input; If hands it none"),
+        (_IF.format("", "e", ", float[2] f"), "one branch has 1 output, the other 2; they must have as many"),
+        (
+            "y = Scan<num_scan_inputs=1, body = b (float h, float q) => (float e) { e = Exp(h) }>(x)",
+            "its body 'b' takes 2 inputs; Scan hands it 1",
+        ),
     ],
 )
 def test_graphs_that_are_none_are_refused(body: str, message: str) -> None:

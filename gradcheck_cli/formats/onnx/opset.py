@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import TensorProto, defs, helper
 
-from gradcheck_cli.errors import ModelError, UnsupportedError, did_you_mean
+from gradcheck_cli.errors import ModelError, UnsupportedError, counted, did_you_mean
 from gradcheck_cli.formats.gradient_nodes import BODY, GRADIENT
 from gradcheck_cli.graph import Graph, Node, TensorType, describe
 
@@ -81,6 +81,7 @@ def checked(node: Node, opset: int, where: str) -> Node:
         return node
     _check_arity(where, "inputs", len(node.inputs), schema.inputs)
     _check_arity(where, "outputs", len(node.outputs), schema.outputs)
+    _check_bodies(where, node, opset)
     missing = [name for name in schema.required if name not in node.attrs and name not in _LEGACY]
     if missing:
         raise ModelError(f"{where}: attribute {missing[0]!r} is missing.")
@@ -99,6 +100,21 @@ def _check_arity(where: str, kind: str, count: int, bounds: tuple[int, int]) -> 
     if not least <= count <= most:
         limit = f"at least {least} are needed" if count < least else f"at most {most} are possible"
         raise ModelError(f"{where} has {count} {kind}; {limit}.")
+
+
+def _check_bodies(where: str, node: Node, opset: int) -> None:
+    """Raises a ModelError if a body takes another number of inputs than it is handed, or branches give different ones."""
+    lengths = node.op == "Scan" and opset < 9  # its first input
+    handed = {"If": 0, "Loop": max(2, len(node.inputs)), "Scan": len(node.inputs) - lengths}.get(node.op)
+    bodies = {name: value for name, value in node.attrs.items() if isinstance(value, Graph)}
+    for name, body in bodies.items():
+        if handed is not None and handed not in (len(body.inputs), len(body.free_inputs)):
+            takes = counted(len(body.inputs), "input")
+            raise ModelError(f"{where}: its {name} {body.name!r} takes {takes}; {node.op} hands it {handed or 'none'}.")
+    counts = {len(body.outputs) for body in bodies.values()}
+    if node.op == "If" and len(counts) > 1:
+        fewer = counted(min(counts), "output")
+        raise ModelError(f"{where}: one branch has {fewer}, the other {max(counts)}; they must have as many.")
 
 
 def _check_type(where: str, name: str, value: Any, expected: str) -> None:
