@@ -22,7 +22,7 @@ from gradcheck_cli.graph import Array, FreshNames, Graph, computing
 from gradcheck_cli.model import Model, arguments
 from gradcheck_cli.ops.straight import estimated
 from gradcheck_cli.settings import Settings
-from gradcheck_cli.training.losses import METRICS, said_of_probabilities, with_losses, with_measure
+from gradcheck_cli.training.losses import METRICS, said_of_scores, with_losses, with_measure
 from gradcheck_cli.training.optimizers import NORM, RATE, STEP, Update, optimizer_of
 from gradcheck_cli.training.trainables import Trainables, evaluated, trained_inputs
 
@@ -185,7 +185,7 @@ class _Making(Struct, frozen=True):
             Model(structs.replace(source, graph=train, uri="train.onnx"), opened.ops, model.dims),
             self._evaluate(opened, loss, metrics),
             init, suffix, lr, loss, (*metrics, *self._norm), tuple(found.params), data, forward.open_dims,
-            (*said_of_probabilities(graph, parts or [loss]), *found.notes, *forward.notes),
+            (*said_of_scores(model, parts or [loss]), *found.notes, *forward.notes),
         )  # fmt: skip
 
     @property

@@ -233,16 +233,31 @@ def _factored(model: Model, text: str) -> tuple[float, str]:
     return number, loss
 
 
-def said_of_probabilities(graph: Graph, losses: Sequence[str]) -> Iterator[str]:
-    """A sentence on each loss of scores that is given probabilities, as classifiers of Keras end with."""
+def said_of_scores(model: Model, losses: Sequence[str]) -> Iterator[str]:
+    """A sentence on each loss of scores that is given probabilities, or takes places of a sequence for classes.
+
+    Classifiers of Keras end with probabilities; language models have their classes last, and losses take axis 1.
+    """
+    graph = model.graph
     for loss in losses:
         node = _maker(graph, loss)
+        if node is not None and node.key == LOSSES["cross-entropy"].op.key:
+            yield from _said_of_classes(node, followed(model[node.inputs[0]]))
         kind = next((k for k in _WITHIN if node is not None and node.key == LOSSES[k].op.key), None)
         if node is None or kind is None:
             continue
         given, made = node.inputs[0], _maker(graph, node.inputs[0])
         if made is not None and made.key == ("", _WITHIN[kind]):
             yield f"{shown(given)} is what {made.op} gives, and {kind} takes the scores before it: {shown(made.inputs[0])}"
+
+
+def _said_of_classes(node: Node, dims: Sequence[Dim]) -> Iterator[str]:
+    """A sentence if the axis of the classes is open, and the last one has a size."""
+    name, axis = node.inputs[0], node.attrs["axis"]
+    if -len(dims) <= axis < len(dims) - 1 and not isinstance(dims[axis], int) and isinstance(dims[-1], int):
+        scores = f"{shown(name)} [{','.join(map(str, dims))}]"
+        said = f"axis {axis} of {scores}, which has any size, is taken for the classes, as PyTorch takes it"
+        yield f"{said}; where they are the last: cross-entropy:{name},{node.inputs[1]},axis=-1"
 
 
 def _maker(graph: Graph, name: str) -> Node | None:

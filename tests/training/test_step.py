@@ -579,6 +579,22 @@ def test_a_loss_of_scores_tells_of_a_prediction_that_is_behind_them_already(name
     assert notes == (() if scores is None else (told,))
 
 
+@pytest.mark.parametrize(
+    ("dims", "loss", "told"),
+    [("N,S,5", "labels", True), ("N,S,5", "labels,axis=1", True), ("N,S,5", "labels,axis=-1", False),
+     ("N,4,5", "labels", False), ("N,5", "labels", False), ("N,S,T", "labels", False)],
+)  # fmt: skip
+def test_places_of_a_sequence_are_told_where_they_are_taken_for_classes(
+    dims: str, loss: str, told: bool, tmp_path: Path
+) -> None:
+    """As language models give their scores."""
+    text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[{dims}] x) => (float[{dims}] y)
+        <float[1] w = {{2}}> {{ y = Mul (x, w) }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    notes = gc.training_step(gc.load(tmp_path / "m.onnx"), loss=f"cross-entropy:y,{loss}", trainable="w").notes
+    assert [note.endswith("where they are the last: cross-entropy:y,labels,axis=-1") for note in notes] == [True] * told
+
+
 HEADS = """<ir_version: 9, opset_import: ["" : 18]> g (double[N,2] x) => (double[N,2] y, double[N,2] z, double most)
     <double[2,2] w = {1, 2, 3, 4.5}, double[2,2] "u.weight" = {1, -2, 3, 0.5}, double[2] "u.bias" = {1, 2}> {
     y = MatMul (x, w)  z = Gemm (x, "u.weight", "u.bias")  best = ArgMax <keepdims=0> (z)  index = Cast <to=11> (best)
