@@ -15,7 +15,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import listed
-from gradcheck_cli.graph import Array, Graph, describe
+from gradcheck_cli.graph import Array, Graph, Node, TensorType, describe
 from gradcheck_cli.op import Sides
 from gradcheck_cli.op.batching import shape_only
 from gradcheck_cli.results.record import BranchCounts, Check
@@ -79,6 +79,9 @@ class Branches:
         self.verbs: dict[Key, str] = {}
         self.still: dict[Key, bool] = {}  # all of them were 0, where that is the node's kink
         self.idle: dict[int, bool] = {}  # the loops whose bodies ran at no point, though what is fed decides on it
+        self.bare: dict[
+            int, bool
+        ] = {}  # nodes whose results had no entries at any point, though open sizes decide on it
 
     def at(self, tape: Tape, feeds: Iterable[str], programs: Mapping[tuple[str, str], Program]) -> None:
         """One point; `programs` lead from x to y, by (x, y)."""
@@ -87,12 +90,14 @@ class Branches:
             if 0 <= step.origin < len(self.graph.nodes):
                 self._add(step, _taken(tape, step, decided) or self._chosen(tape, step, decided))
                 self._measure(step, tape, decided)
+        sized = _depending(tape, [tape.named[n].name for n in feeds if n in tape.named and self._open(n)], by_size=True)
         ran = {step.origin for step in tape.steps if step.place.inside}
         for index, node in enumerate(self.graph.nodes):
+            self.bare[index] = self.bare.get(index, True) and _is_bare(tape, node, sized)
             if (
                 node.op == "Loop"
                 and node.attrs["body"].nodes
-                and not decided.isdisjoint(tape.named[n].name for n in node.inputs[:2] if n in tape.named)
+                and not (decided | sized).isdisjoint(tape.named[n].name for n in node.inputs[:2] if n in tape.named)
             ):
                 self.idle[index] = self.idle.get(index, True) and index not in ran
         for pair, program in programs.items():
@@ -135,11 +140,22 @@ class Branches:
             )
 
     def _never_run(self, record: Check) -> Iterator[str]:
-        """A note on loops from x to y whose bodies have not run."""
-        idle = [index for index, never in self.idle.items() if never]
-        way = self.graph.reached_from([record.x]) & self.graph.needed_for([record.y]) if idle else set()
-        if named := [describe(i, self.graph.nodes[i]) for i in idle if not way.isdisjoint(self.graph.nodes[i].outputs)]:
+        """Notes on loops from x to y whose bodies have not run, and on nodes there that gave nothing."""
+        if named := self._between(record, self.idle):
             yield f"no point ran the body of {listed(named)}: what it computes was not checked"
+        if named := self._between(record, self.bare):
+            yield f"at these sizes nothing comes from {listed(named)}: what follows from it was not checked"
+
+    def _between(self, record: Check, found: Mapping[int, bool]) -> list[str]:
+        """Nodes from x to y for which something holds, as notes call them."""
+        nodes = {index: self.graph.nodes[index] for index, holds in found.items() if holds}
+        way = self.graph.reached_from([record.x]) & self.graph.needed_for([record.y]) if nodes else set()
+        return [describe(index, node) for index, node in nodes.items() if not way.isdisjoint(node.outputs)]
+
+    def _open(self, name: str) -> bool:
+        """True for an input of which the model leaves a size open."""
+        shape = self.graph.types.get(name, TensorType()).shape
+        return shape is None or not all(isinstance(size, int) for size in shape)
 
     def _add(self, step: Step, taken: Seen) -> None:
         if taken:
@@ -212,11 +228,17 @@ def _taken(tape: Tape, step: Step, decided: set[str]) -> Seen:
     return of(step, *arrays) if all(x is None or x.size for x in arrays) else {}
 
 
-def _depending(tape: Tape, fed: Iterable[str]) -> set[str]:
-    """Names of what depends on the values of what was fed."""
+def _is_bare(tape: Tape, node: Node, sized: set[str]) -> bool:
+    """True where a result has no entries by sizes that are open, though all that is read has some."""
+    made, read = ([tape.named[n] for n in names if n in tape.named] for names in (node.outputs, node.inputs))
+    return any(y.name in sized and not y.size for y in made) and all(x.size for x in read)
+
+
+def _depending(tape: Tape, fed: Iterable[str], *, by_size: bool = False) -> set[str]:
+    """Names of what depends on the values of what was fed, or on its sizes too."""
     found = set(fed)
     for step in tape.steps:
-        read = step.statics if step.op.batching is shape_only else (*step.operands, *step.statics)
+        read = step.statics if step.op.batching is shape_only and not by_size else (*step.operands, *step.statics)
         if not found.isdisjoint(read):
             found.update(n for n in step.node.outputs if n)
     return found

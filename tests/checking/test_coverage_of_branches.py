@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 import pytest
 
 import gradcheck_cli as gc
@@ -16,6 +18,7 @@ from gradcheck_cli.report.full import section
 from gradcheck_cli.report.text import Style
 from gradcheck_cli.results.record import Check
 from tests.checking.small import check, model
+from tests.diff.twins import net
 
 
 class Taken(NamedTuple):
@@ -304,6 +307,40 @@ def test_a_loop_whose_body_hands_its_state_through_has_nothing_to_run():
     graph = dataclasses.replace(tested.graph, nodes=nodes)
     [record] = gc.check(gc.Model(Source(graph, "looping", nodes=len(nodes)), gc.OPS), "x", "y").checks
     assert (record.status, [note for note in record.notes if "Loop" in note]) == ("pass", [])
+
+
+LATER = """a (float[b,T] x) => (float[b] y) {
+    s = Slice (x, five, far, one)  q = Mul (s, s)
+    m = ReduceSum <keepdims = 0> (q, one)  n = ReduceSum <keepdims = 0> (x, one)  y = Add (m, n)
+}"""
+STEPS = """a (float[b,T] x) => (float[b] y) {
+    s = Shape <start = 1> (x)  d = Sub (s, five)  t = Squeeze (d)  m = ReduceMean <keepdims = 0> (x, one)
+    y = Loop (t, , m) <body = r (int64 i, bool g, float[b] v) => (bool h, float[b] w) { h = Identity (g)  w = Sin (v) }>
+}"""
+SCANNED = """a (float[T,b] x) => (float[b] y) {
+    s = Slice (x, five, far)  m = ReduceMean <keepdims = 0> (x, zero)
+    y, z = Scan <num_scan_inputs = 1, body = r (float[b] v, float[b] e) => (float[b] w, float[b] o)
+        { w = Mul (v, e)  o = Identity (e) }> (m, s)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "told"),
+    [(LATER, {"T": 5}, "node 0 Slice 's'"), (LATER, {"T": 6}, ""), (LATER.replace("b,T", "2,5"), {}, ""),
+     (STEPS, {"T": 5}, "node 4 Loop 'y'"), (STEPS, {"T": 6}, ""), (STEPS.replace("b,T", "2,5"), {}, ""),
+     (SCANNED, {"T": 5}, "node 0 Slice 's'"), (SCANNED, {"T": 6}, "")],
+)  # fmt: skip
+def test_what_gives_nothing_at_the_sizes_of_a_check_is_told_of(
+    tmp_path: Path, text: str, sizes: dict[str, int], told: str
+):
+    """A loop of T - 5 steps, and all behind the fifth entry, are not there where T is 5."""
+    numbers = {"zero": np.int64([0]), "one": np.int64([1]), "five": np.int64([5]), "far": np.int64([99])}
+    onnx.save(net(text, **numbers), tmp_path / "m.onnx")
+    [record] = gc.check(gc.load(tmp_path / "m.onnx"), "x", "y", dims=sizes).checks
+    said = (f"no point ran the body of {told}: what it computes was not checked" if "Loop" in told else
+            f"at these sizes nothing comes from {told}: what follows from it was not checked")  # fmt: skip
+    assert record.status == "pass"
+    assert [note for note in record.notes if "not checked" in note] == [said] * bool(told)
 
 
 @pytest.mark.parametrize("elsewhere", [0.5, -0.5])
