@@ -197,4 +197,5 @@ def _flow(health: Health) -> str:
     words = [word for word in ("vanishing", "exploding") if word in health.shows and (small or word == "exploding")]
     where = f", most at {spelled(health.steepest.spot)}" if words and health.steepest is not None else ""
     told = f": {words[0]}{where}" if words else ""
-    return f"gradient norm first/last layer {health.ratio:.2g} ({counted(health.depth, 'layer')}){told}"
+    ends = "layer" if health.depth > 1 else "step"  # of a loop
+    return f"gradient norm first/last {ends} {health.ratio:.2g} ({counted(health.depth, 'layer')}){told}"

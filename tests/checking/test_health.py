@@ -12,7 +12,7 @@ import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.autodiff.backward import gradients, units_between
 from gradcheck_cli.checks.health.checkup import Checkup, Dependents, Descent, random_cotangent
-from gradcheck_cli.graph import Node
+from gradcheck_cli.graph import Graph, Node
 from gradcheck_cli.report.health import findings
 from gradcheck_cli.results.measures import KEPT, SAMPLES, Health, Layer
 from gradcheck_cli.settings import Settings
@@ -38,6 +38,17 @@ def deep(
         here = f"r{i}" if skip else f"a{i}"
     nodes += [(last, here, "y")] if last else []
     return model(*nodes, x=(32, WIDTH), constants=constants)
+
+
+def recurrent(gain: float, *bends: str, fed: bool = False) -> gc.Model:
+    """The same by a loop that takes its steps with one matrix; where it is fed, every step reads x too."""
+    names = ["h", "m", *"rst"[: len(bends)]]
+    nodes = [("Identity", "go", "went"), ("MatMul", "h w", "m"), *zip(bends, names[1:], names[2:], strict=False)]
+    nodes += [("Add", f"{names[-1]} x", "out")] if fed else []
+    body = Graph(("i", "go", "h"), ("went", "out" if fed else names[-1]),
+                 tuple(Node(op, tuple(reads.split()), (made,)) for op, reads, made in nodes))  # fmt: skip
+    constants = {"w": gain * MIXING[0], "steps": np.int64(DEPTH), "yes": np.True_}
+    return model(("Loop", "steps yes x", "y", {"body": body}), x=(32, WIDTH), constants=constants)
 
 
 def health(tested: gc.Model, value: Any = None, **more: Any) -> Health:
@@ -154,6 +165,10 @@ ILLNESSES: dict[str, tuple[gc.Model, tuple[str, ...]]] = {
     "large weights, a bend": (deep("LeakyRelu", 8.0), ("exploding",)),
     "most units off": (deep("Relu", 1.0, [-50] * 5 + [1] * 3), ("dead",)),
     "all units off": (deep("Relu", 1.0, -50), ("dead", "vanishing")),
+    "small weights, step by step": (recurrent(0.2), ("vanishing",)),
+    "small weights and a bend, step by step": (recurrent(0.2, "Tanh"), ("vanishing",)),
+    "large weights, step by step": (recurrent(4.0), ("exploding",)),
+    "large weights and bends, step by step": (recurrent(8.0, "LeakyRelu", "Elu"), ("exploding",)),
 }  # fmt: skip
 HEALTHY: dict[str, gc.Model] = {
     "tanh": deep("Tanh", 1.5),
@@ -163,6 +178,8 @@ HEALTHY: dict[str, gc.Model] = {
     "sigmoids, past which a way leads": deep("Sigmoid", skip=True),
     "a softmax that is sure of itself": deep("Tanh", 1.5, last="Softmax"),
     "a sigmoid at the end": deep("LeakyRelu", 1.5, last="Sigmoid"),
+    "step by step": recurrent(1.0),
+    "small weights, step by step, that are fed": recurrent(0.2, "Tanh", fed=True),
     "some units off": model(
         ("Add", "x b", "h"), ("Relu", "h", "y"), x=(32, WIDTH), constants={"b": np.array([-50.0] * 3 + [0.0] * 5)}
     ),
@@ -225,7 +242,8 @@ def test_units_of_x_and_y_do_not_matter(outer: int, inner: int):
 
     def rescaled(tested: gc.Model) -> gc.Model:
         graph = tested.graph
-        nodes = [("Mul", "x unit", "u"), *((n.op, " ".join("u" if i == "x" else i for i in n.inputs), n.outputs[0])
+        nodes = [("Mul", "x unit", "u"), *((n.op, " ".join("u" if i == "x" else i for i in n.inputs), n.outputs[0],
+                  n.attrs)
                  for n in graph.nodes), ("Mul", f"{graph.outputs[0]} scale", "scaled")]  # fmt: skip
         return model(*nodes, x=(32, WIDTH), constants={**graph.constants, "unit": 2.0**-inner, "scale": 2.0**outer})
 
@@ -234,6 +252,12 @@ def test_units_of_x_and_y_do_not_matter(outer: int, inner: int):
         plain, other = health(tested, value * 2.0**-inner), health(rescaled(tested), value)
         assert other.shows == plain.shows
         assert other.ratio == pytest.approx(plain.ratio)
+
+
+@pytest.mark.parametrize(("tested", "told"), [(recurrent(1.0), "step 1 (1 layer)"), (deep("Exp", depth=2), "layer ")])
+def test_the_flow_of_one_layer_is_that_of_its_steps(tested: gc.Model, told: str):
+    [sentence] = [said for said in findings(health(tested)) if said.startswith("gradient norm")]
+    assert sentence.startswith(f"gradient norm first/last {told}")
 
 
 def test_a_branch_that_carries_little_does_not_stand_for_the_trunk():

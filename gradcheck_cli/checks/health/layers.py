@@ -58,8 +58,7 @@ def drafts(tape: Tape, units: Iterable[Unit], data: AbstractSet[str]) -> dict[Ke
         axis = unit.metadata.get("axis") if unit.op.squashes else None
         draft.constant |= axis is not None and tape.values[unit.outputs[0]].shape[axis] == 1
         draft.squashes |= tape.operator_at(unit.place, unit.op).squashes
-        whole = bool(unit.place.inside) and unit.op.name == unit.place.op  # a node of a loop's body
-        draft.outputs = [*(draft.outputs if whole else ()), *unit.outputs]  # of the steps of a node, the last
+        draft.outputs = [*(draft.outputs if _is_step(unit) else ()), *unit.outputs]  # of the parts of a node, the last
     return {key: draft for key, draft in found.items() if key[0] >= 0}
 
 
@@ -72,6 +71,11 @@ def spot_of(part: Unit | Step) -> Spot:
     """The node that a part of a tape comes from, as records name it."""
     place = part.place
     return Spot(place.index, place.op or part.op.name, place.label or part.label, place.inside)
+
+
+def _is_step(unit: Unit) -> bool:
+    """True for a node of a body as a whole, which a loop runs once in each of its steps."""
+    return bool(unit.place.inside) and unit.op.name == unit.place.op
 
 
 def _bends(unit: Unit, data: AbstractSet[str]) -> bool:
@@ -132,7 +136,10 @@ def curve(units: Sequence[Unit], x: str, layers: AbstractSet[Key], norms: Mappin
 
 
 def _levels(units: Sequence[Unit], x: str, layers: AbstractSet[Key]) -> dict[str, tuple[int, Key | None]]:
-    """Tensors reached from x: the largest number of layers on a way there, and the last of them."""
+    """Tensors reached from x: the largest number of layers on a way there, and the last of them.
+
+    A node in a body counts in each step of its loop, its parts once.
+    """
     levels: dict[str, tuple[int, Key | None]] = {x: (0, None)}
     for unit in units:
         read = [levels[n] for n in unit.operands if n in levels]
@@ -140,7 +147,7 @@ def _levels(units: Sequence[Unit], x: str, layers: AbstractSet[Key]) -> dict[str
             continue
         key = key_of(unit.place)
         if key in layers:
-            here: tuple[int, Key | None] = (max(level + (last != key) for level, last in read), key)
+            here: tuple[int, Key | None] = (max(level + (last != key or _is_step(unit)) for level, last in read), key)
         else:
             here = max(read, key=lambda entry: entry[0])
         levels.update((n, here) for n in unit.outputs if n and n not in levels)
