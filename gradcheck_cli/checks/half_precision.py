@@ -43,8 +43,8 @@ _Lost = Callable[[Array, Array], Array]
 class Precisions:
     """The precision of all pairs of a check, over its points.
 
-    Models in half precision are measured even if nobody asked; only gradients that are not finite there are reported
-    then.
+    Models in half precision are measured even if nobody asked; only gradients that are not finite there, or 0, are
+    reported then.
     """
 
     def __init__(self, seed: int, *, asked: bool) -> None:
@@ -119,7 +119,7 @@ class Precisions:
         if not points:
             return record
         precision = _over(points)
-        if not self.asked and not precision.nonfinite:
+        if not self.asked and not precision.gone:
             return record
         found: Gradient = {**record.gradient, "precision": precision}
         health = record.gradient.get("health") or Health()

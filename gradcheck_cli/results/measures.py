@@ -128,6 +128,11 @@ class Precision(Struct, frozen=True):
         """True if too few digits are left somewhere, or none."""
         return not self.note and (self.nonfinite > 0 or (self.entries > 0 and self.worst < DIGITS))
 
+    @property
+    def gone(self) -> bool:
+        """True if some of it is not finite, or 0 is left of most that matters."""
+        return not self.note and (self.nonfinite > 0 or (self.underflow >= self.entries > 0 and not self.median))
+
 
 class Health(Struct, frozen=True):
     """The health of the gradient of y by one x, which says whether the model can be trained through."""

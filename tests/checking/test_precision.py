@@ -240,6 +240,17 @@ def test_a_gradient_that_is_not_finite_in_half_precision_is_said_to_be_so(dtype:
     assert "nonfinite" in record.gradient["health"].shows
 
 
+@pytest.mark.parametrize(("loss", "told"), [(1e-6, True), (1e-3, False)])
+def test_a_gradient_that_is_zero_in_half_precision_is_said_to_be_so(loss: float, told: bool):
+    """A loss that is scaled down, of small weights: what comes back is below the least number of float16."""
+    tested = narrow(("Mul", "x k", "h"), ("Mul", "h h", "s"), ("Mul", "s c", "y"), dtype="float16", k=0.01, c=loss)
+    record = check(tested, value=[1.0, 2.0, -3.0, 0.5])
+    assert (record.status, "precision" in record.gradient) == ("pass", told)
+    if told:
+        precision = record.gradient["precision"]
+        assert (precision.underflow, precision.narrow, precision.median) == (4, 0.0, 0.0)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_result_that_is_no_number_in_half_precision_has_no_gradient_there(dtype: str):
     """A mask of the largest number, added twice, is infinite there, and the softmax of such a row NaN."""
