@@ -107,7 +107,7 @@ class Slopes(Struct, frozen=True):
 def one_sided(program: Program, directions: Directions, side: float, noise: Array, budget: Budget) -> Slopes:
     """Slopes on the `side` (1 or -1) of x, by extrapolation of differences over steps that stay on the first piece."""
     steps = np.stack([directions.representable(h, side) for h in (*rungs(ALL_RUNGS), TIE)])
-    x = program.tape.values[program.probes[0]]
+    x = program.x
     here = flat_stack(program.run({program.probes[0]: x[None]}).outputs[0])
     ahead = list(each_beside(program, [(directions, side * h) for h in steps], budget))
     decisions, guards = ahead[-1][1], set(program.tape.guards)
@@ -135,7 +135,7 @@ def _near_a_branch(numeric: Numeric) -> bool:
         return False
     here, count = numeric.directions.here, _LOOKS
     moves = _there_and_back(count, here.size)
-    anywhere = Directions(numeric.program.tape.values[numeric.program.probes[0]], moves * scales(here))
+    anywhere = Directions(numeric.program.x, moves * scales(here))
     [(_, crossed)] = by_differences(numeric.program, anywhere, CENTRAL, [np.full(count, TIE)], numeric.job.budget)
     return bool(crossed)
 
@@ -176,7 +176,7 @@ def _bounded_beside(numeric: Numeric, row: int, left: Array, right: Array) -> Ar
     moves = _there_and_back(count, here.size)
     moves[:2] = np.linspace([0.5, 1.5], [1.5, 0.5], here.size, axis=1)  # the last, or the first, of what is tied wins
     aside, h = _FARTHER * scales(here) * moves, float(part.representable(_BESIDE)[0])
-    x = numeric.program.tape.values[numeric.program.probes[0]]
+    x = numeric.program.x
     points = [Directions(x, aside), Directions(x, aside + h * part.block(range(1)))]
     first, second = (y for y, _ in each_beside(numeric.program, [(p, np.ones(count)) for p in points], budget))
     error = np.broadcast_to(2 * numeric.noise / h, first.shape)
@@ -209,7 +209,7 @@ def _one_moves(program: Program, step: int, part: Directions) -> Array:
     before = Program(program.tape, program.probes, list(dict.fromkeys(names)))
     if not before.analytic or len(set(names)) < len(names):
         return np.zeros(part.count, bool)
-    x = program.tape.values[program.probes[0]]
+    x = program.x
     moved = before.jvp({program.probes[0]: part.block(range(part.count)).reshape(-1, *x.shape)})
     return np.asarray(sum(np.count_nonzero(flat_stack(t), axis=1) for t in moved) == 1)
 

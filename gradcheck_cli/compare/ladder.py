@@ -143,7 +143,7 @@ class Numeric:
         theory: Theory | None = None,
     ) -> None:
         self.program, self.directions, self.job = program, directions, job
-        self.finite = np.isfinite(flat(program.tape.values[program.outputs[0]]))
+        self.finite = np.isfinite(flat(program.y))
         self.weights = None if weights is None else self.cleared(weights)
         self.known = (
             known if known is None or self.finite.all() else replace(known, largest=self.cleared(known.largest))
@@ -222,7 +222,7 @@ class Numeric:
 
     def reach(self, rows: Array) -> Array:
         """The slopes of y as far as they matter at all, `(rows, 1)`: those that move its largest entry by rtol."""
-        y = self.cleared(flat(self.program.tape.values[self.program.outputs[0]]))
+        y = self.cleared(flat(self.program.y))
         largest = float(np.max(np.abs(y), initial=0.0)) * (
             1.0 if self.weights is None else float(np.abs(self.weights).max())
         )

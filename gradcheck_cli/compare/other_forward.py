@@ -158,7 +158,7 @@ class ForwardComparison:
     def _reach(self, part: Directions) -> float:
         """The step along some of the directions up to which y goes on as it begins, more than it bends."""
         part, budget = part.part(np.arange(min(part.count, _LOOKS))), self.job.budget
-        here = self.numeric.cleared(flat(self.program.tape.values[self.program.outputs[0]]))
+        here = self.numeric.cleared(flat(self.program.y))
         steps, reach = self.size * 2.0 ** np.arange(_SHORTEST, _LONGEST + 1), self.size
         moves = [(part, np.full(part.count, side * h)) for h in steps for side in (1.0, -1.0)]
         seen = [self.numeric.cleared(y) for y, _ in each_beside(self.program, moves, budget)]
@@ -194,7 +194,7 @@ class ForwardComparison:
     def noise(self) -> Array:
         """Rounding error of one value of y, as it is compared, in the model's own numbers, `(columns,)`."""
         numeric, narrow = self.numeric, self.theirs.narrow
-        y = flat(narrow.tape.values[narrow.outputs[0]]).astype(np.float64)
+        y = flat(narrow.y).astype(np.float64)
         moved = numeric.projected(moved_by_rounding(narrow, mode=Rounding.ELSEWHERE) - y)
         known = [self._rounding(y[None])[0], _finite(np.max(np.abs(moved), axis=0, initial=0.0)) / ROUNDINGS]
         for line in lines(self.program):
@@ -211,7 +211,7 @@ class ForwardComparison:
         """Results of the other forward run minus ours at x + offsets, one for each direction."""
         (x,), (y,) = self.program.probes, self.program.outputs
         here, narrow = self.program.tape.values[x], self.theirs.narrow
-        dtype = narrow.tape.values[narrow.probes[0]].dtype
+        dtype = narrow.x.dtype
         base = float(np.max(np.abs(self.numeric.cleared(flat(self.program.tape.values[y]))), initial=0.0))
 
         def run(piece: range) -> _Seen:
@@ -271,12 +271,12 @@ class ForwardComparison:
     @cached_property
     def eps(self) -> float:
         """The distance from 1 to the next number of those that y is computed in."""
-        return epsilon(self.theirs.narrow.tape.values[self.theirs.narrow.outputs[0]].dtype)
+        return epsilon(self.theirs.narrow.y.dtype)
 
     @cached_property
     def trifle(self) -> float:
         """A slope that is of no matter to y."""
-        y, weights = self.numeric.cleared(flat(self.program.tape.values[self.program.outputs[0]])), self.numeric.weights
+        y, weights = self.numeric.cleared(flat(self.program.y)), self.numeric.weights
         largest = float(np.max(np.abs(y), initial=0.0))
         return _TRIFLE * largest * (1.0 if weights is None else float(np.abs(weights).max())) / self.size
 

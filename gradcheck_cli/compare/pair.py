@@ -60,7 +60,7 @@ class Comparer(ABC):
         method: str = job.method
         if method in ("auto", "complex-step"):
             method = "complex-step" if program.obstacle is None else "richardson"
-        if method != "complex-step" or not np.isfinite(flat(program.tape.values[program.outputs[0]])).all():
+        if method != "complex-step" or not np.isfinite(flat(program.y)).all():
             # differences bound zeros too; columns of y that is not finite are left out
             theory = theory.whole(job.budget)
         numeric = Numeric(program, directions, job, self.weights, theory.ground, theory)
@@ -105,7 +105,7 @@ class Full(Comparer):
         self.theories, self.structures, self.rows = theories, structures, rows
 
     def sides(self, program: Program, position: int) -> tuple[Theory, Directions]:
-        x, structure = program.tape.values[program.probes[0]], self.structures[position]
+        x, structure = program.x, self.structures[position]
         coloring = None if structure is None or self.rows is not None else structure.coloring
         chosen = range(reals(x)) if self.rows is None else self.rows[position]
         return self.theories[position], Directions(x, chosen) if coloring is None else Colored(x, coloring)
@@ -226,7 +226,7 @@ def jacobians(tape: Tape, program: Program, x: str, y: str, delta: float, budget
 
     The step of the central difference is delta, rounded so that x + step is exact.
     """
-    here = program.tape.values[program.probes[0]]
+    here = program.x
     if np.isinf(here).any():
         raise UsageError(f"{x!r} is infinite here: no step leads away from it; give finite values.")
     if here.size and not np.all((here + delta != here) & (here - delta != here)):

@@ -152,7 +152,7 @@ def entries_at_ties(backward: Backward, position: int, program: Program, seed: i
         return None
     some = Directions(x, rows)
     steps = [(some, side * some.representable(_ASIDE, side)) for side in (1.0, -1.0)]
-    y = flat(program.tape.values[program.outputs[0]])
+    y = flat(program.y)
     moved = [np.abs(values - y) for values, _ in each_beside(program, steps, job.budget)]
     answer = np.max(np.nan_to_num(np.concatenate(moved), posinf=0.0), axis=0)
     columns = np.sort(np.argsort(-answer, kind="stable")[:_AT_TIES])

@@ -74,7 +74,7 @@ def misfit(
 
 def _measured(program: Program, moves: Moves, budget: Budget, weights: Array | None) -> tuple[Array, Array]:
     """Derivatives along directions, and how far they may be off: by the complex step, or by differences."""
-    finite = np.isfinite(flat(program.tape.values[program.outputs[0]]))
+    finite = np.isfinite(flat(program.y))
 
     def wanted(values: Array, weights: Array | None) -> Array:
         cleared = np.where(finite, values, 0.0)

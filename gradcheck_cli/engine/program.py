@@ -57,8 +57,7 @@ class Ready(Struct, frozen=True):
                 stack = value if type(value) is np.ndarray else as_stack(value)
                 live[name] = stack if stack.dtype == dtype else stack.astype(dtype)
                 even = even and len(stack.shape) == rank + 1
-        for name in self.dies:
-            live.pop(name, None)
+        _drop(live, self.dies)
         return even
 
 
@@ -191,9 +190,8 @@ def _ready(
     like = {n: values.like(n) for n in (*step.node.outputs, *step.operands) if n}
     results = tuple((n, like[n].dtype, like[n].ndim) if n else ("", np.dtype(float), 0) for n in step.node.outputs)
     # a tie of what only decides further on is none, unless that decision, which is discrete, changes
-    decides = (computed and step.op.branch is not None) or any(
-        not is_inexact(dtype) for name, dtype, _ in results if name
-    )
+    discrete = any(not is_inexact(dtype) for name, dtype, _ in results if name)
+    decides = (computed and step.op.branch is not None) or discrete
     operands = tuple((n, n in reached) for n in step.operands)
     ranks = [like[n].ndim if n else 0 for n in step.operands]
     direct = takes_stacks(step.op.batching, ranks, [probed for _, probed in operands])
@@ -230,6 +228,16 @@ class Program:
     def _read(self) -> frozenset[str]:
         """Tensors that its steps read, or that it gives."""
         return frozenset(later(self.steps, 0, self.outputs))
+
+    @property
+    def x(self) -> Array:
+        """Value at the point of the probed tensor, of several the first."""
+        return self.tape.values[self.probes[0]]
+
+    @property
+    def y(self) -> Array:
+        """Value at the point of the output, of several the first."""
+        return self.tape.values[self.outputs[0]]
 
     def upon(self, tape: Tape) -> Program:
         """The same steps on another tape that has them; evaluations count for both."""
@@ -455,11 +463,8 @@ class Program:
                 self._compare(planned, few, [taken(y, rows) for y in results], own)
                 decisions.add(rows, own)
             return
-        decided = [
-            (np.asarray(result), values[name], True)
-            for name, result in zip(step.node.outputs, results, strict=False)
-            if name and not is_inexact(values[name].dtype)
-        ]
+        made = ((y, values[name]) for name, y in zip(step.node.outputs, results, strict=False) if name)
+        decided = [(np.asarray(y), here, True) for y, here in made if not is_inexact(here.dtype)]
         if step.op.branch is not None:
             here = self._branch(planned.index, step, step.op.branch)
             decided.append((np.asarray(self._batched(step, step.op.branch, live)), here, False))
@@ -569,13 +574,11 @@ def _linear_on_boxes(
 def _deviating(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], results: Sequence[Stack]) -> Array:
     """The probes, in order, that may take a discrete decision different from that of the point."""
     values = pushforward.tape.values
-    found = [np.zeros(0, np.int64)]
-    for name, result in zip(step.node.outputs, results, strict=False):
-        if name and not is_inexact(values[name].dtype):
-            found.append(_differing(result, values[name]))
+    made = ((y, values[name]) for name, y in zip(step.node.outputs, results, strict=False) if name)
+    found = [_differing(y, here) for y, here in made if not is_inexact(here.dtype)]
     if step.op.branch is not None:
-        found.append(_branching(pushforward, step, live))
-    return reduce(np.union1d, found)
+        found.append(_branching(pushforward, step, step.op.branch, live))
+    return reduce(np.union1d, found, np.zeros(0, np.int64))
 
 
 def _differing(result: Stack, here: Array) -> Array:
@@ -585,16 +588,13 @@ def _differing(result: Stack, here: Array) -> Array:
     return result.probes[in_any_entry(result.values != windows(here, result.box, len(result.probes)))]
 
 
-def _branching(pushforward: Pushforward, step: Step, live: Mapping[str, Stack]) -> Array:
+def _branching(pushforward: Pushforward, step: Step, branch: Kernel, live: Mapping[str, Stack]) -> Array:
     """The probes that take another branch; all probes where their boxes alone do not tell."""
-    operands = [live.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
     probed, differing = [live[n] for n in step.operands if n in live], None
-    plain = step.op.box_rule is not None and pushforward.finite(step.operands)  # NaN differs from itself
-    if plain and all(isinstance(x, BoxStack) and x.base is not None for x in probed):
-        assert step.op.box_rule is not None
-        assert step.op.branch is not None
-        restricted = Restricted(
-            step.op.box_rule, step.op.branch, step.op.batching, step.metadata, pushforward.shapes(step)
+    boxed = all(isinstance(x, BoxStack) and x.base is not None for x in probed)
+    if boxed and step.op.box_rule is not None and pushforward.finite(step.operands):  # NaN differs from itself
+        restricted = Restricted(step.op.box_rule, branch, step.op.batching, step.metadata, pushforward.shapes(step))
+        differing = restricted.differing(
+            [live.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
         )
-        differing = restricted.differing(operands)
     return np.arange(probed[0].shape[0]) if differing is None else differing

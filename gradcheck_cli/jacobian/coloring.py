@@ -98,7 +98,7 @@ class Entries(Struct, frozen=True, dict=True):
 
 def pattern(program: Program, budget: Budget) -> Pattern:
     """The sparsity pattern of what a program leads from its one probed tensor to its one output."""
-    x, y = program.tape.values[program.probes[0]], program.tape.values[program.outputs[0]]
+    x, y = program.x, program.y
     words = np.zeros((-(-reals(x) // BITS), reals(y)), np.uint64)
     for piece, part in _pieces(program, budget):
         words[piece.start : piece.stop] = part()
@@ -107,7 +107,7 @@ def pattern(program: Program, budget: Budget) -> Pattern:
 
 def entries(program: Program, budget: Budget, most: float) -> Entries | None:
     """The entries of the pattern, whose words are not kept; None where more than `most` rows meet in a column."""
-    x, y = program.tape.values[program.probes[0]], program.tape.values[program.outputs[0]]
+    x, y = program.x, program.y
     found: list[tuple[Array, Array]] = []
     meeting = np.zeros(reals(y), np.int64)
     for piece, part in _pieces(program, budget):
@@ -123,20 +123,20 @@ def entries(program: Program, budget: Budget, most: float) -> Entries | None:
 
 def _pieces(program: Program, budget: Budget) -> Iterable[tuple[range, Callable[[], Array]]]:
     """The words of the pattern, some at a time."""
-    rows = np.arange(reals(program.tape.values[program.probes[0]]))
+    rows = np.arange(reals(program.x))
     return in_chunks(partial(_reached, program, rows), -(-len(rows) // BITS), program.bytes_per_probe(), budget)
 
 
 def sample(program: Program, seed: int = 0) -> Pattern:
     """The pattern of 64 rows, or fewer, drawn at random."""
-    count = reals(program.tape.values[program.probes[0]])
+    count = reals(program.x)
     rows = np.sort(np.random.default_rng(seed).permutation(count)[:BITS])
     return Pattern(_reached(program, rows, range(min(1, len(rows)))), len(rows))
 
 
 def _reached(program: Program, rows: Array, piece: range) -> Array:
     """Words `piece` of the sets of all reals of y, `(len(piece), y_size)`: its real and imaginary parts alike."""
-    sets = {program.probes[0]: _seeds(program.tape.values[program.probes[0]], rows, piece)}
+    sets = {program.probes[0]: _seeds(program.x, rows, piece)}
     guarding, guards = np.zeros(len(piece), np.uint64), {*program.tape.guards}  # control flow reaches all of y
     for position, (_, step) in enumerate(program.steps):
         made = _step(program, step, sets)
@@ -145,7 +145,7 @@ def _reached(program: Program, rows: Array, piece: range) -> Array:
         sets.update(made)
         for name in program.dies.get(position, ()):
             sets.pop(name, None)
-    y = program.tape.values[program.outputs[0]]
+    y = program.y
     if program.outputs[0] not in sets:
         return np.repeat(guarding[:, None], reals(y), axis=1)
     found = np.broadcast_to(sets[program.outputs[0]], (len(piece), *y.shape)).reshape(len(piece), y.size)
@@ -400,7 +400,7 @@ class Structure:
 
     def __init__(self, program: Program, budget: Budget, *, colors: bool = True, most: float = math.inf) -> None:
         self.program, self.budget, self.colors = program, budget, colors
-        self.rows = reals(program.tape.values[program.probes[0]])
+        self.rows = reals(program.x)
         self.most = min(most, _WORTH * self.rows)
 
     @cached_property

@@ -71,12 +71,12 @@ class Directions:
 
     def room(self, program: Program, budget: Budget, doubled: int = 1) -> tuple[int, Room | None]:
         """Bytes that one of them counts as, and the room that box stacks have; see `units`."""
-        whole, x = doubled * program.bytes_per_probe(), program.tape.values[program.probes[0]]
+        whole, x = doubled * program.bytes_per_probe(), program.x
         narrow = self.entries(range(0)) is not None
         room = wanted_room(program, x, self.count, whole, budget) if narrow else None
         if room is None:
             return whole, None
-        return bytes_each(whole, reach(program).entries + program.tape.values[program.outputs[0]].size), room
+        return bytes_each(whole, reach(program).entries + program.y.size), room
 
     def slopes(self, cotangents: Array) -> Array:
         """Derivatives along the directions, `(P, rows)`, from cotangents of x `(P, x_size)`.
@@ -303,7 +303,7 @@ def enough(program: Program, room: Room | None) -> int:
 def reach(program: Program) -> Reach:
     """All that a probe of one entry of x takes; of the whole run where it reaches all, or nobody can tell soon."""
     whole = Reach(forward_work(program), math.inf, math.inf)
-    x = program.tape.values[program.probes[0]]
+    x = program.x
     if not program.analytic or x.size < _FOLLOWED or 2 * _FOLLOWED * whole.work > SOON:
         return whole
     try:
@@ -349,7 +349,7 @@ def taken(program: Program) -> Array | None:
     """
     if not any(step.op.cost == "picks" for _, step in program.steps):
         return None
-    x, values = program.tape.values[program.probes[0]], program.tape.values
+    x, values = program.x, program.tape.values
     number = np.int32 if x.size < np.iinfo(np.int32).max else np.int64
     places = {program.probes[0]: np.arange(1, x.size + 1, dtype=number).reshape(x.shape)}
     found = np.zeros(x.size + 1, bool)

@@ -403,7 +403,7 @@ def smooth_rungs(crossed: Sequence[dict[int, Array]], count: int) -> Array:
 
 def forward_noise(program: Program, seed: int = 0) -> Array:
     """Rounding error of y in one forward run, `(y_size,)`: how far y moves when every result moves by one rounding."""
-    y = flat(program.tape.values[program.outputs[0]])
+    y = flat(program.y)
     with np.errstate(invalid="ignore"):
         spread = np.max(np.abs(moved_by_rounding(program, seed) - y), axis=0, initial=0.0)
     return np.maximum(np.where(np.isfinite(spread), spread, 0) / ROUNDINGS, own_rounding(program))
@@ -417,7 +417,7 @@ def moved_by_rounding(program: Program, seed: int = 0, mode: Rounding = Rounding
     (x,) = program.probes
     here = program.tape.values[x]
     size = ROUNDED_RUNS if ROUNDED_RUNS * program.bytes_per_probe() <= _TOGETHER else 1
-    values = np.zeros((0, reals(program.tape.values[program.outputs[0]])))
+    values = np.zeros((0, reals(program.y)))
     for i in range(0, ROUNDED_RUNS, size):
         random = RandomRounding.seeded(*([seed, n] for n in range(i, i + size)), mode=mode)
         moved = program.run({x: np.repeat(here[None], size, axis=0)}, branches=True, rounding=random)
@@ -427,7 +427,7 @@ def moved_by_rounding(program: Program, seed: int = 0, mode: Rounding = Rounding
 
 def own_rounding(program: Program) -> Array:
     """One rounding of y itself, `(y_size,)`."""
-    y = program.tape.values[program.outputs[0]]
+    y = program.y
     return np.asarray(epsilon(y.dtype) * np.abs(flat_stack(y[None])[0]))
 
 
@@ -573,7 +573,7 @@ def _adds_up(program: Program, rows: Colored, entries: Array, errors: Array, tri
     speaks against them.
     """
     v, coloring = np.random.default_rng(0).normal(size=rows.count), rows.coloring
-    along = Directions(program.tape.values[program.probes[0]], v[None])
+    along = Directions(program.x, v[None])
     if program.analytic:
         direct, bound = by_complex_step(program, along, budget)[0], np.zeros(1)
     else:

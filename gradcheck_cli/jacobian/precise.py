@@ -65,7 +65,7 @@ def heard(program: Program, spacings: Sequence[float] | Array, budget: Budget) -
     or differences shrink with their order, it is the function that is seen.  Values that are those of a shorter number
     format round as it does.
     """
-    found = np.zeros(reals(program.tape.values[program.outputs[0]]))
+    found = np.zeros(reals(program.y))
     for line in lines(program):
         moves = [(line, apart * (np.arange(_POINTS) - _POINTS // 2)) for apart in spacings]
         last = np.zeros(len(found))
@@ -119,7 +119,7 @@ def roughness(values: Array) -> Array:
 
 def lines(program: Program) -> list[Directions]:
     """Random directions, each as often as there are points on it."""
-    here, rng = program.tape.values[program.probes[0]], np.random.default_rng(0)
+    here, rng = program.x, np.random.default_rng(0)
     sizes = Directions(here, range(reals(here))).representable(1.0)
     return [
         Directions(here, np.broadcast_to(rng.choice([-1.0, 1.0], len(sizes)) * sizes, (_POINTS, len(sizes))))

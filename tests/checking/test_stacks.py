@@ -61,7 +61,7 @@ def test_noise_is_the_most_that_any_of_some_runs_moves_y(ops: Any) -> None:
 @tables
 def test_perturbations_of_several_kinds_are_each_what_they_are_alone(ops: Any) -> None:
     tested = program(ops)
-    here = tested.tape.values[tested.probes[0]]
+    here = tested.x
     moves = [
         (Directions(here, [0, 5, 7]), np.array([1e-3, 2.0, -3.0])),
         (Directions(here, RNG.normal(size=(2, 12))), np.array([4.0, -1e-6])),

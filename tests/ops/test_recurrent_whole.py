@@ -161,13 +161,13 @@ def test_noise_of_a_layer_is_that_of_its_steps(op: str, more: dict[str, Any]) ->
 
 def forward_spread(program: Program) -> float:
     """Root mean square of the movements of y by rounding."""
-    y = program.tape.values[program.outputs[0]].reshape(-1)
+    y = program.y.reshape(-1)
     return float(np.std(np.concatenate([moved_by_rounding(program, seed) for seed in range(8)]) - y))
 
 
 def tangent_spread(program: Program) -> float:
     """The same for a tangent of y."""
-    move = np.random.default_rng(0).normal(size=(1, *program.tape.values[program.probes[0]].shape))
+    move = np.random.default_rng(0).normal(size=(1, *program.x.shape))
     runs = [program.jvp({program.probes[0]: move}, RandomRounding.seeded(seed))[0] for seed in range(32)]
     return float(np.std(np.stack(runs) - program.jvp({program.probes[0]: move})[0]))
 

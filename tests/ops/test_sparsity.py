@@ -38,7 +38,7 @@ def matrix(found: Pattern) -> np.ndarray:
 
 def nonzero(program: Program, h: float) -> np.ndarray:
     """Entries of the Jacobian that differences with a step h show to be other than zero, on one branch of y."""
-    x = program.tape.values[program.probes[0]]
+    x = program.x
     directions = Directions(x, range(reals(x)))
     steps = np.full(directions.count, h)
     [(found, crossed)] = by_differences(program, directions, CENTRAL, [steps], Budget())
@@ -54,7 +54,7 @@ def test_a_pattern_holds_every_entry_that_differs_from_zero(case: Case) -> None:
         for h in (1e-6, 1e-3, 0.3):
             assert not (nonzero(program, h) & ~inside).any()
         if program.analytic:
-            x = program.tape.values[program.probes[0]]
+            x = program.x
             exact = by_complex_step(program, Directions(x, range(reals(x))), Budget())
             assert not ((exact != 0) & ~inside).any()
 
@@ -69,7 +69,7 @@ def test_a_pattern_holds_at_every_point_of_the_same_branches(case: Case) -> None
     for program, other in zip(programs(case, tape), programs(case, elsewhere), strict=True):
         together = Program(tape, list(stacks), program.outputs)
         if other.analytic and not together.run(stacks, branches=True).any_crossed(1)[0]:
-            x = other.tape.values[other.probes[0]]
+            x = other.x
             exact = by_complex_step(other, Directions(x, range(reals(x))), Budget())
             assert not ((exact != 0) & ~matrix(pattern(program, Budget()))).any()
 
@@ -99,6 +99,6 @@ def test_a_pattern_holds_nothing_else(op: Op) -> None:
     for program in [program for case in cases for program in programs(case, case.tape())]:
         filters = "Conv" in op.name and program.probes[0] == "x1"  # all places count, though some lie in the padding
         if program.analytic and not filters:
-            x = program.tape.values[program.probes[0]]
+            x = program.x
             exact = by_complex_step(program, Directions(x, range(reals(x))), Budget())
             np.testing.assert_array_equal(matrix(pattern(program, Budget())), exact != 0)

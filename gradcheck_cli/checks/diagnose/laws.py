@@ -111,7 +111,7 @@ class Laws:
         self.position, self.tolerance = position, tolerance
         if not comparison.size:
             return []
-        tame = is_tame(flat(program.tape.values[program.probes[0]]))
+        tame = is_tame(flat(program.x))
         agreed = bool((comparison.status == Status.PASS).all()) and not comparison.ties
         kinds: list[Iterator[Broken]] = [
             self._repeated(position),
@@ -242,7 +242,7 @@ class Laws:
 
     def _ran(self, program: Program, outcome: StackResult, crossed: bool) -> Iterator[Broken]:
         """The laws of the forward runs of one program, of which two probes have run."""
-        here = {program.probes[0]: program.tape.values[program.probes[0]][None]}
+        here = {program.probes[0]: program.x[None]}
         for number, (name, made) in enumerate(zip(program.outputs, outcome.outputs, strict=True)):
             alone = flat(program.tape.values[name])
             first = alone if crossed else flat_stack(made)[0]
@@ -277,7 +277,7 @@ class Laws:
         A comparison of projections is such a test already.  Zero gradients are left out, since tangents by the complex
         step are then tiny numbers instead of zeros.
         """
-        x, some = program.tape.values[program.probes[0]], self.some[position]
+        x, some = program.x, self.some[position]
         if not program.steps or not program.analytic or comparison.shape != (len(some), self.u.size):
             return
         by_u = self._sums[position].by_u
@@ -308,7 +308,7 @@ class Laws:
         """
         if all_tame(program):
             return False
-        directions = Directions(program.tape.values[program.probes[0]], v)
+        directions = Directions(program.x, v)
         seen = by_ladder(program, directions, ALL_RUNGS, forward_noise(program), self.budget).estimate
         gap = abs(float(seen.value[0] @ self.u) - back) - accepted
         return not gap > self._allowed(size) + 8 * float(seen.error[0] @ np.abs(self.u))
@@ -363,7 +363,7 @@ def differ(first: Array, second: Array) -> bool:
 
 def _forward_spread(program: Program, number: int) -> Array:
     """Bounds of the rounding error of an output, `(size,)`."""
-    here = {program.probes[0]: program.tape.values[program.probes[0]][None]}
+    here = {program.probes[0]: program.x[None]}
     base, *moved = (
         flat_stack(program.run(here, rounding=random).outputs[number])[0]
         for random in (None, *map(RandomRounding.seeded, range(ROUNDED_RUNS)))
@@ -373,7 +373,7 @@ def _forward_spread(program: Program, number: int) -> Array:
 
 def _two(program: Program) -> dict[str, Array]:
     """Two probes: x, and x moved a little."""
-    x = program.tape.values[program.probes[0]]
+    x = program.x
     moved = x + NEARBY * scales(np.abs(x)) * np.random.default_rng(0).normal(size=x.shape)
     return {program.probes[0]: np.stack([x, moved.astype(x.dtype)])}
 

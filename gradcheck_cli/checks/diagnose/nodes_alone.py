@@ -290,7 +290,7 @@ def _blamed(found: Compared, rows: Array, live: Array) -> Array:
 def _slopes(found: Compared, rows: Array) -> tuple[Array, Array]:
     """Outputs that have slopes from both sides by some entries of an operand, and those that move: `(rows, m)` each."""
     program, part = found.alone.programs[found.operand], Directions(found.alone.tape.values[found.operand], rows)
-    here = np.abs(flat(program.tape.values[program.outputs[0]]))
+    here = np.abs(flat(program.y))
     ended, moves = np.ones((len(rows), len(here)), bool), np.zeros((len(rows), len(here)), bool)
     for stencil in (FORWARD, BACKWARD):
         slopes = []
@@ -438,7 +438,7 @@ def _count(size: int) -> int:
 
 def _tied(program: Program, budget: Budget) -> Array:
     """Entries of the outputs at a tie of the node, where the slopes from both sides differ."""
-    x = program.tape.values[program.probes[0]]
+    x = program.x
     size = scales(flat(x))
     rng = np.random.default_rng(0)
     moves = Directions(x, rng.uniform(0.5, 1.5, (2, size.size)) * rng.choice([-1.0, 1.0], (2, size.size)) * size)
@@ -450,7 +450,7 @@ def _tied(program: Program, budget: Budget) -> Array:
         return np.zeros(0, np.int64)
     up, down = slopes(FORWARD, _SIDE), slopes(BACKWARD, _SIDE)
     bend = np.abs(up - slopes(FORWARD, _NEAR)) + np.abs(down - slopes(BACKWARD, _NEAR))
-    rounding = 16 * EPS * np.abs(flat(program.tape.values[program.outputs[0]])) / _NEAR
+    rounding = 16 * EPS * np.abs(flat(program.y)) / _NEAR
     smooth = np.abs(up - down) <= 1e-3 * np.maximum(np.abs(up), np.abs(down)) + 2 * bend + rounding
     return np.flatnonzero(~smooth.all(axis=0))
 

@@ -59,7 +59,7 @@ class Probes:
             start = stop
 
     def _most(self) -> int:
-        size = self._here.nbytes + self.narrow.tape.values[self.narrow.outputs[0]].nbytes
+        size = self._here.nbytes + self.narrow.y.nbytes
         return max(1, int(min(_SECONDS / self.seconds, _BYTES / max(size, 1)))) if self.seconds else 1
 
     def _answer(self, question: Question, stack: Array) -> Array:
@@ -70,7 +70,7 @@ class Probes:
         except Refused:
             if len(stack) > 1:
                 return np.concatenate([self._answer(question, each[None]) for each in stack])
-            made = np.full((1, self.narrow.tape.values[self.narrow.outputs[0]].size), np.nan)
+            made = np.full((1, self.narrow.y.size), np.nan)
         self.seconds = max((time.perf_counter() - start) / len(stack), 1e-6)
         return made
 
@@ -86,14 +86,14 @@ class Probes:
             raise LimitError(f"{NAME} cannot go on: {error}", code="GC603") from None
         if self.y not in answer:
             raise UnsupportedError(f"{NAME} gives nothing for {self.y!r} that could be read.", code="GC503")
-        like, made = self.narrow.tape.values[self.narrow.outputs[0]], answer[self.y]
+        like, made = self.narrow.y, answer[self.y]
         if made.shape != (len(stack), *like.shape):
             return np.full((len(stack), like.size), np.nan)
         return made.reshape(len(stack), -1).astype(np.float64)
 
     @property
     def _here(self) -> Array:
-        return self.narrow.tape.values[self.narrow.probes[0]]
+        return self.narrow.x
 
     @cached_property
     def _question(self) -> Question:
