@@ -134,7 +134,7 @@ def _flows(unit: Unit, given: Sequence[Any], metadata: Mapping[str, Any]) -> Any
     except (Exception, SystemExit) as error:
         if is_ours(op.vjp):
             raise
-        raise ModelError(f"{_where(unit)}: the rule of {op.full_name} raises {spelled(error)}", op=op.name) from error
+        raise ModelError(f"{unit.where}: the rule of {op.full_name} raises {spelled(error)}", op=op.name) from error
 
 
 def _require_cotangents(unit: Unit, flows: Any, primals: Sequence[Var | None]) -> None:
@@ -147,12 +147,7 @@ def _require_cotangents(unit: Unit, flows: Any, primals: Sequence[Var | None]) -
     elif (odd := next((i for i, ct in enumerate(flows) if not isinstance(ct, Var | None)), None)) is not None:
         wrong = f"{_kind(flows[odd])} for operand {odd}, where a cotangent is a tensor (Var) or None"
     if wrong:
-        raise ModelError(f"{_where(unit)}: the rule of {unit.op.full_name} gives {wrong}", op=unit.op.name)
-
-
-def _where(unit: Unit) -> str:
-    """The name of a unit for messages."""
-    return unit.place.of(unit.place.op or unit.op.name, unit.place.label or unit.label)
+        raise ModelError(f"{unit.where}: the rule of {unit.op.full_name} gives {wrong}", op=unit.op.name)
 
 
 def _kind(value: Any) -> str:
@@ -222,10 +217,10 @@ def check_rules(units: Iterable[Unit]) -> None:
     """Raises NoGradientError that lists every unit without a rule."""
     missing = [u for u in units if u.op.vjp is None]
     if missing:
-        added = [f"in the {u.place.inside}" if u.origin < 0 and u.place.inside else "" for u in missing]
-        places = [place or f"node {u.origin} {u.label!r}" for u, place in zip(missing, added, strict=True)]
+        added = [f"in the {u.place.inside}" if u.place.origin < 0 and u.place.inside else "" for u in missing]
+        places = [place or f"node {u.place.origin} {u.label!r}" for u, place in zip(missing, added, strict=True)]
         named = ", ".join(dict.fromkeys(f"'{u.op.full_name}' ({at})" for u, at in zip(missing, places, strict=True)))
-        records = [(u.origin, u.op.name, u.op.domain, u.label) for u in missing]
+        records = [(u.place.origin, u.op.name, u.op.domain, u.label) for u in missing]
         raise NoGradientError(f"no gradient for {named}", records)
 
 

@@ -132,6 +132,11 @@ class NodePlace(Struct, frozen=True):
     metadata: Mapping[str, str] = field(default_factory=dict)
     domain: str = ""
 
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """Key of the node; one in the body of a loop is one node, however often it runs."""
+        return self.origin, self.index, self.inside
+
     def of(self, op: str, label: str) -> str:
         """The name for messages of a node of an operator at this place."""
         number = f"node {self.index} " if self.origin >= 0 else ""
@@ -221,9 +226,9 @@ class Unit(Struct, frozen=True):
     node: Node | None = None
 
     @property
-    def origin(self) -> int:
-        """Index of the model's node that it comes from, -1 for a node of a gradient."""
-        return self.place.origin
+    def where(self) -> str:
+        """The name for messages of the model's node that it comes from."""
+        return self.place.of(self.place.op or self.op.name, self.place.label or self.label)
 
 
 def _binary(op: str) -> tuple[Callable[[Var, Operand], Var], Callable[[Var, Operand], Var]]:

@@ -21,7 +21,7 @@ from gradcheck_cli.op.batching import shape_only
 from gradcheck_cli.results.record import BranchCounts, Check
 
 Seen: TypeAlias = dict[str, bool]  # branch -> whether it was taken
-Key: TypeAlias = tuple[int, int, str]
+Key: TypeAlias = tuple[int, int, str]  # see `NodePlace.key`
 SHOWN = 3  # branches that notes name
 RANGES = 20  # of nodes that a record holds
 _BRANCHES = ("then branch", "else branch")  # of an If
@@ -101,7 +101,7 @@ class Branches:
             ):
                 self.idle[index] = self.idle.get(index, True) and index not in ran
         for pair, program in programs.items():
-            keys = {_key(step) for _, step in program.steps}
+            keys = {step.place.key for _, step in program.steps}
             self.between.setdefault(pair, set()).update(keys.intersection({*self.seen, *self.ranges}))
 
     def record(self, record: Check) -> Check:
@@ -159,14 +159,14 @@ class Branches:
 
     def _add(self, step: Step, taken: Seen) -> None:
         if taken:
-            key = _key(step)
+            key = step.place.key
             known = self.seen.setdefault(key, dict.fromkeys(taken, False))
             known.update((name, known.get(name, False) or now) for name, now in taken.items())
             self.names[key] = step.where
 
     def _measure(self, step: Step, tape: Tape, decided: set[str]) -> None:
         """The range of what a piecewise operator reads, or one that compares: of what is not constant, over all points."""
-        sides, node, key = step.op.sides, tape.operator_at(step.place, step.op), _key(step)
+        sides, node, key = step.op.sides, tape.operator_at(step.place, step.op), step.place.key
         compares = sides == "compares" and node.sides in ("compares", "condition")
         if sides == "condition" or not (compares or _of(tape, step)):
             return
@@ -242,8 +242,3 @@ def _depending(tape: Tape, fed: Iterable[str], *, by_size: bool = False) -> set[
         if not found.isdisjoint(read):
             found.update(n for n in step.node.outputs if n)
     return found
-
-
-def _key(step: Step) -> Key:
-    """The node that a step belongs to; in a body that runs many times it is one."""
-    return step.place.origin, step.place.index, step.place.inside

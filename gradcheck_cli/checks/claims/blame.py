@@ -337,7 +337,7 @@ def paths_between(tape: Tape, xs: Sequence[str], y: str, graph: Graph) -> Paths 
     called = {var.name: name for name, var in tape.named.items() if name in graph.tensors and var.name in flow}
     by_origin: dict[int, list[Unit]] = {}
     for unit in units:
-        by_origin.setdefault(unit.origin, []).append(unit)
+        by_origin.setdefault(unit.place.origin, []).append(unit)
     ends = {called[n] for unit in by_origin.pop(-1, []) for n in unit.operands if n in called} or {y}
     there, blocks = set(called.values()), []
     for index, some in sorted(by_origin.items()):

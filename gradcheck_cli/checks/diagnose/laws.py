@@ -181,7 +181,7 @@ class Laws:
             mixing = self._beside(self.weights)
             rule, unit = self._rule("adds" if adds else "bends")
             if mixing is not None:
-                yield Broken(WRONG, f"{_BESIDE}, from {node_of(mixing)} on", mixing)
+                yield Broken(WRONG, f"{_BESIDE}, from {mixing.where} on", mixing)
             elif adds:
                 yield Broken(WRONG, f"a cotangent of zero does not give zero: {rule} adds something of its own", unit)
             else:
@@ -189,7 +189,7 @@ class Laws:
                 yield Broken(WRONG, f"{rule} is not linear in the cotangent: {law}", unit)
         elif self.theories and not all(self._alone(position, turn) for turn in range(len(self.chosen))):
             mixing = self._beside(np.eye(min(self.u.size, 1 << 8), self.u.size))
-            where = ": columns are others when each runs alone" if mixing is None else f", from {node_of(mixing)} on"
+            where = ": columns are others when each runs alone" if mixing is None else f", from {mixing.where} on"
             yield Broken(WRONG, f"{_BESIDE}{where}", mixing)
 
     def _bends(self, position: int) -> bool:
@@ -210,7 +210,7 @@ class Laws:
         for unit in self._course.onward(self.backward.xs[self.position]):
             with tape.aside():
                 if fault in _faults(tape, unit, self.rng):
-                    return f"the rule of {node_of(unit)}", unit
+                    return f"the rule of {unit.where}", unit
         return "a rule", None
 
     def _beside(self, weights: Array) -> Unit | None:
@@ -247,12 +247,12 @@ class Laws:
             alone = flat(program.tape.values[name])
             first = alone if crossed else flat_stack(made)[0]
             if differ(first, alone) and (unit := _first_difference(program, here, self.budget, twice=True)) is not None:
-                law = f"two identical forward runs give different results, from {node_of(unit)} on"
+                law = f"two identical forward runs give different results, from {unit.where} on"
                 yield Broken(NONDETERMINISTIC, law, unit)
             elif self._beyond(first - alone, alone, partial(_forward_spread, program, number)):
                 mixing = _first_difference(program, _two(program), self.budget)
                 if mixing is not None:
-                    law = f"the numerical side is wrong: {_BESIDE}, from {node_of(mixing)} on"
+                    law = f"the numerical side is wrong: {_BESIDE}, from {mixing.where} on"
                     yield Broken(WRONG, law, mixing)
 
     @cached_property
@@ -268,7 +268,7 @@ class Laws:
             return
         for unit in self._course.onward(program.probes[0]):
             if unit.op.vjp is zero and (name := _moves_smoothly(tape, unit, self.rng)):
-                law = f"{node_of(unit)} declares that it has no derivative, but it moves smoothly with {name!r}"
+                law = f"{unit.where} declares that it has no derivative, but it moves smoothly with {name!r}"
                 yield Broken(WRONG, law, unit)
 
     def _dot(self, position: int, program: Program, comparison: Comparison) -> Iterator[Broken]:
@@ -443,8 +443,3 @@ def _is_smooth(values: Array, here: Array, offsets: Array) -> bool:
         seen = 1e4 * epsilon(here.dtype) * np.max(np.abs(here), initial=0.0) / np.min(np.abs(offsets))
         least, most = np.min(np.abs(slopes), axis=0), np.max(np.abs(slopes - slopes[0]), axis=0)
         return bool(((least > seen) & (most < 0.05 * least)).any())
-
-
-def node_of(unit: Unit) -> str:
-    """The model's node that a unit comes from, in words."""
-    return unit.place.of(unit.place.op or unit.op.name, unit.place.label or unit.label)

@@ -26,7 +26,7 @@ from msgspec import Struct, structs
 from gradcheck_cli.autodiff.backward import gradients, inexact, pull_back, units_between
 from gradcheck_cli.autodiff.tape import Tape, Unit
 from gradcheck_cli.checks.diagnose.diagnosis import Symptom, symptom
-from gradcheck_cli.checks.diagnose.laws import Broken, node_of
+from gradcheck_cli.checks.diagnose.laws import Broken
 from gradcheck_cli.checks.diagnose.nodes_alone import FAULTS, Local, check_unit, part_of, pulled
 from gradcheck_cli.engine.chunks import Budget, shared_out
 from gradcheck_cli.engine.program import Program
@@ -39,7 +39,7 @@ from gradcheck_cli.results.record import Suspect
 from gradcheck_cli.verdict.differences import rms, scales
 from gradcheck_cli.verdict.rule import RTOL
 
-Node: TypeAlias = tuple[int, int, str]  # see `_key`
+Node: TypeAlias = tuple[int, int, str]  # see `NodePlace.key`
 Entry: TypeAlias = tuple[Array, Array]  # a direction of x `(x_size,)` and a weighted sum of y `(y_size,)`
 Way: TypeAlias = tuple[range, tuple[str, ...], tuple[str, ...], int]  # steps, operands, outputs, and the seed
 _SHOWN = 3  # wrong nodes that get a symptom
@@ -92,7 +92,7 @@ class Surveyor:
         quiet = structs.replace(budget, progress=lambda done, total: budget.progress(len(over), len(units)))
         locals_: dict[Node, list[Local]] = {}
         for unit, found in zip(units, self._every(units, _Flow(self.tape, units, [x], [y], seed), quiet), strict=True):
-            locals_.setdefault(_key(unit), []).extend(found)
+            locals_.setdefault(unit.place.key, []).extend(found)
             over.append(unit)
             budget.progress(len(over), len(units))
         severity = ("right", "open", "wrong").index
@@ -214,13 +214,8 @@ def _nodes(units: Sequence[Unit]) -> dict[Node, list[Unit]]:
     """The units of each node."""
     found: dict[Node, list[Unit]] = {}
     for unit in units:
-        found.setdefault(_key(unit), []).append(unit)
+        found.setdefault(unit.place.key, []).append(unit)
     return found
-
-
-def _key(unit: Unit) -> Node:
-    """Key of the model's node that a unit comes from; a node in a loop's body counts once."""
-    return unit.place.origin, unit.place.index, unit.place.inside
 
 
 class NodeStanding(IntEnum):
@@ -347,7 +342,7 @@ class Trap(Struct, frozen=True):
     @property
     def message(self) -> str:
         """The fault of the model."""
-        return f"the gradient is not finite: {self.what}, behind {node_of(self.unit)}"
+        return f"the gradient is not finite: {self.what}, behind {self.unit.where}"
 
 
 def _silent(given: Mapping[str, Array], made: Sequence[tuple[str, Array]]) -> bool:
@@ -369,7 +364,7 @@ def _at_edge(tape: Tape, units: Sequence[Unit], at: int, made: Sequence[tuple[st
     before = next((unit for unit in reversed(units[:at]) if name in unit.outputs), None)
     if before is not None and np.isinf(ct).any():
         spoiled = any(np.isnan(flow).any() for _, flow in pulled(tape, before, {name: ct}) or [])
-        what += f", and 0 * inf = NaN at {node_of(before)}" if spoiled else ""
+        what += f", and 0 * inf = NaN at {before.where}" if spoiled else ""
     return Trap(units[at], at, what, _AWAY)
 
 
@@ -377,9 +372,9 @@ def _named(tape: Tape, units: Sequence[Unit], at: int, pending: Mapping[str, Arr
     """The trap for the NaN made by unit number `at`: the node that left its domain first, and the one that hides it."""
     root = _root(tape, units, at)
     unit, selector = units[root], _selector(units, at, pending)
-    where = f" in what {node_of(selector)} does not take" if selector is not None else " where nobody uses its result"
+    where = f" in what {selector.where} does not take" if selector is not None else " where nobody uses its result"
     if selector is not None and (selector.place.op or selector.op.name) == "Where":
-        where = f" in the branch that {node_of(selector)} does not take"
+        where = f" in the branch that {selector.where} does not take"
     what = "0 * NaN" if not _finite(tape, units[at].operands) or not _finite(tape, unit.outputs) else "0 * inf"
     return Trap(unit, root, f"{what} = NaN{where}")
 

@@ -30,7 +30,6 @@ from gradcheck_cli.checks.health.layers import (
     LayerDraft,
     curve,
     drafts,
-    key_of,
     looked_at,
     spot_of,
 )
@@ -217,7 +216,7 @@ class Checkup:
         norms, nodes, name = Norms.over([visit.norms for visit in visits]), visits[0].nodes, self.names[x]
         counts = self.activity.counts()
         units = visits[0].course.onward(name)
-        made = sorted({key_of(unit.place) for unit in units} & nodes.keys(), key=visits[0].ranks.__getitem__)
+        made = sorted({unit.place.key for unit in units} & nodes.keys(), key=visits[0].ranks.__getitem__)
         way = {k: nodes[k] for k in made if any(n in norms.norm for n in nodes[k].outputs)}
         layers = {key: draft for key, draft in way.items() if draft.weighted or draft.bends}
         every = curve(units, name, layers.keys(), norms.norm)

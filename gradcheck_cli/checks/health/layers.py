@@ -19,14 +19,14 @@ import numpy as np
 from msgspec import Struct, field
 
 from gradcheck_cli.autodiff.reach import Makers
-from gradcheck_cli.autodiff.tape import NodePlace, Step, Tape, Unit
+from gradcheck_cli.autodiff.tape import Step, Tape, Unit
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import Op
 from gradcheck_cli.op.batching import elementwise, linearity
 from gradcheck_cli.results.measures import SAMPLES, SATURATED_SLOPE, Jump, Spot
 
-Key = tuple[int, str, int]  # index in the model, subgraph, and index there
+Key = tuple[int, int, str]  # see `NodePlace.key`
 _HOPS = 16  # elementwise steps, at most, between an activation and its layer
 
 
@@ -49,7 +49,7 @@ def drafts(tape: Tape, units: Iterable[Unit], data: AbstractSet[str]) -> dict[Ke
     """The nodes that units come from, in order; `data` are tensors that depend on the model's inputs."""
     found: dict[Key, LayerDraft] = {}
     for unit in units:
-        draft = found.setdefault(key_of(unit.place), LayerDraft(spot_of(unit)))
+        draft = found.setdefault(unit.place.key, LayerDraft(spot_of(unit)))
         numbers = [n for n in dict.fromkeys(unit.operands) if n and is_inexact(tape.values.like(n).dtype)]
         parameters = [n for n in numbers if n not in data and tape.values.like(n).size > 1]
         draft.parameters.update(parameters)
@@ -60,11 +60,6 @@ def drafts(tape: Tape, units: Iterable[Unit], data: AbstractSet[str]) -> dict[Ke
         draft.squashes |= tape.operator_at(unit.place, unit.op).squashes
         draft.outputs = [*(draft.outputs if _is_step(unit) else ()), *unit.outputs]  # of the parts of a node, the last
     return {key: draft for key, draft in found.items() if key[0] >= 0}
-
-
-def key_of(place: NodePlace) -> Key:
-    """Key of the model's node that a unit belongs to; a node in a loop's body is one, however often it runs."""
-    return place.origin, place.inside, place.index
 
 
 def spot_of(part: Unit | Step) -> Spot:
@@ -120,12 +115,12 @@ def curve(units: Sequence[Unit], x: str, layers: AbstractSet[Key], norms: Mappin
     reach: dict[str, int] = {}
     for unit in units:
         for name in (n for n in unit.outputs if n in levels and n in norms):
-            level, key = levels[name][0], key_of(unit.place)
+            level, key = levels[name][0], unit.place.key
             if key in layers and norms[name] >= flow[level]:
                 flow[level], keys[level] = norms[name], key
         highest = max((levels[n][0] for n in unit.outputs if n in levels), default=0)
         reach.update((n, max(highest, reach.get(n, 0))) for n in unit.operands if n in levels)
-        if key_of(unit.place) not in layers:  # what joins a branch here passes the last layers of that branch by
+        if unit.place.key not in layers:  # what joins a branch here passes the last layers of that branch by
             joined = max((norms.get(n, 0.0) for n in unit.outputs), default=0.0)
             beside = (norms.get(n, 0.0) for n in unit.operands if n in levels and levels[n][0] < highest)
             flow[highest] = max(flow[highest], min(joined, max(beside, default=0.0)))
@@ -145,7 +140,7 @@ def _levels(units: Sequence[Unit], x: str, layers: AbstractSet[Key]) -> dict[str
         read = [levels[n] for n in unit.operands if n in levels]
         if not read:
             continue
-        key = key_of(unit.place)
+        key = unit.place.key
         if key in layers:
             here: tuple[int, Key | None] = (max(level + (last != key or _is_step(unit)) for level, last in read), key)
         else:
@@ -166,13 +161,13 @@ class Activity:
         for _, step in program.steps:
             if step.op.inside is not None and step.op.inside.activations is not None:
                 operands = (values[n] if n else None for n in step.operands)
-                self._look_inside(tape, key_of(step.place), step.op.inside.activations(*operands, **step.metadata))
+                self._look_inside(tape, step.place.key, step.op.inside.activations(*operands, **step.metadata))
             states = _states(values, step, program) if _flattens(step.op) else None
             if states is None:
                 continue
             axis = _channel_axis(tape, step, makers)
             alive, steep = (_by_unit(mask, axis) for mask in states)
-            self._add((key_of(step.place), step.op.name), _Units(alive, steep, states[0].size // max(alive.size, 1)))
+            self._add((step.place.key, step.op.name), _Units(alive, steep, states[0].size // max(alive.size, 1)))
 
     def _look_inside(self, tape: Tape, key: Key, found: Iterable[tuple[str, Array]]) -> None:
         """Adds activations inside of a node, by name, whose units lie along the last axis."""
