@@ -33,6 +33,7 @@ from gradcheck_cli.api import run
 from gradcheck_cli.api.gradients import gradients
 from gradcheck_cli.checks.procedure import Procedure
 from gradcheck_cli.errors import GradcheckError, UsageError
+from gradcheck_cli.formats.onnx.graph_proto import graphs_of
 from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.model import Model
 from gradcheck_cli.ops import OPS
@@ -46,7 +47,6 @@ from gradcheck_cli.reference.suite import (
     Sample,
     confirmed,
     floats,
-    graphs_in,
     nodes_in,
     passes,
     referenced,
@@ -244,7 +244,7 @@ def with_pads(model: onnx.ModelProto) -> onnx.ModelProto:
     SAME_LOWER down and pads its end, which ONNX says of SAME_UPPER.  With the pads written out both say the same.
     """
     made = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    values = (v for graph in graphs_in(made.graph) for v in (*graph.input, *graph.value_info, *graph.output))
+    values = (v for graph in graphs_of(made.graph) for v in (*graph.input, *graph.value_info, *graph.output))
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
     for node in nodes_in(made.graph):
         if node.op_type in _POOLS and shapes.get(node.input[0]):

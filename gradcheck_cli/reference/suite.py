@@ -41,6 +41,7 @@ from gradcheck_cli.checks.procedure import Procedure
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.export.inner import draws
+from gradcheck_cli.formats.onnx.graph_proto import graphs_of
 from gradcheck_cli.formats.onnx.read import read_proto
 from gradcheck_cli.graph import Array
 from gradcheck_cli.jacobian.jacobian import Backward
@@ -294,16 +295,7 @@ def since(node: onnx.NodeProto, version: int) -> int:
 
 def nodes_in(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """The nodes of a graph and of those inside of it."""
-    return (node for each in graphs_in(graph) for node in each.node)
-
-
-def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and those inside of it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from graphs_in(inner)
+    return (node for each in graphs_of(graph) for node in each.node)
 
 
 def floats(values: Any) -> list[str]:
@@ -491,27 +483,22 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with float64 wherever it has float32."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    _widen(made.graph)
+    for graph in graphs_of(made.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+                value.type.tensor_type.elem_type = TensorProto.DOUBLE
+        for tensor in graph.initializer:
+            _widen_tensor(tensor)
+        for node in graph.node:
+            for attribute in node.attribute:
+                _widen_attribute(node.op_type, attribute)
     return made
 
 
-def _widen(graph: onnx.GraphProto) -> None:
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
-            value.type.tensor_type.elem_type = TensorProto.DOUBLE
-    for tensor in graph.initializer:
-        _widen_tensor(tensor)
-    for node in graph.node:
-        for attribute in node.attribute:
-            _widen_attribute(node.op_type, attribute)
-
-
 def _widen_attribute(operator: str, attribute: onnx.AttributeProto) -> None:
-    """Widens the tensors and graphs of an attribute, a constant that is a number, and a dtype."""
+    """Widens the tensor of an attribute, a constant that is a number, and a dtype."""
     if attribute.HasField("t"):
         _widen_tensor(attribute.t)
-    for inner in (attribute.g, *attribute.graphs):
-        _widen(inner)
     if attribute.name in ("to", "dtype", "stash_type") and attribute.i == TensorProto.FLOAT:
         attribute.i = TensorProto.DOUBLE
     if operator == "Constant" and attribute.name in ("value_float", "value_floats"):
