@@ -139,7 +139,7 @@ class Way:
         rows = move("MatMul", matmul(move("Transpose", self.x), swapped(self.w)[..., None, :, :]))
         bias = self.bias
         if bias is not None and self.apart is not None:
-            bias = bias + (only_new(self.apart, invert=True) if self.kind == "gru after" else self.apart)
+            bias = bias + (without_new(self.apart) if self.kind == "gru after" else self.apart)
         return rows if bias is None else move("Add", rows + bias[..., None, None, :])
 
     def run(self, move: Move = still, *, kept: bool = False) -> tuple[list[Array], Array, Array | None, list[Any]]:
@@ -468,7 +468,7 @@ def _by_weights(way: Way, steps: Steps, w: Any, r: Any, b: Any, p: Any) -> Itera
         if way.kind == "gru after":
             assert reset is not None
             cut = slice(2 * reset.shape[-1], None)
-            second = only_new(second, invert=True) + _on(cut, reset * second[..., cut], second.shape[-1])
+            second = without_new(second) + _on(cut, reset * second[..., cut], second.shape[-1])
         yield second
     if p is not None:
         i, o, f = (y[:, None, None] for y in np.split(p, 3, -1))
@@ -583,11 +583,10 @@ def swapped(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 
 
-def only_new(bias: Array, *, invert: bool = False) -> Array:
-    """A bias of a GRU's gates with zeros but for that of the new state; or, inverted, with a zero for that alone."""
-    size = 2 * (bias.shape[-1] // 3)
+def without_new(bias: Array) -> Array:
+    """A bias of a GRU's gates with zeros for that of the new state."""
     made = bias.copy()
-    made[..., slice(size, None) if invert else slice(0, size)] = 0
+    made[..., 2 * (bias.shape[-1] // 3) :] = 0
     return made
 
 
