@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
 from msgspec import Struct
 
 from gradcheck_cli.autodiff.tape import Step
@@ -20,7 +19,7 @@ from gradcheck_cli.checks.problem import Problem
 from gradcheck_cli.engine.chunks import Budget
 from gradcheck_cli.engine.complex_step import linear_groups
 from gradcheck_cli.errors import LimitError, UsageError, counted, plural, shown
-from gradcheck_cli.graph import is_inexact
+from gradcheck_cli.graph import is_inexact_array
 from gradcheck_cli.graph.memory import Owned, generous, most, spell, typed
 from gradcheck_cli.jacobian.cost import HELD, OPERATIONS, Cost, duration, partial_work
 from gradcheck_cli.jacobian.directions import DOT_TESTS, PROJECTIONS, directions_within, reals
@@ -175,7 +174,7 @@ def largest(point: Point, limit: int) -> float:
     values, steps = point.tape.values, point.tape.steps
     made = {name: values.like(name) for step in steps for name in step.node.outputs if name in values}
     read = {name for step in steps for name in step.operands}
-    rows = sum(x.size for x in point.feeds.values() if isinstance(x, np.ndarray) and is_inexact(x.dtype))
+    rows = sum(x.size for x in point.feeds.values() if is_inexact_array(x))
     columns = sum(y.size for name, y in made.items() if name not in read)
     run = sum(y.nbytes for y in made.values())
     return (1.0 + _RUN) * run + _backward(steps, values) + min(HELD * rows * columns, limit)

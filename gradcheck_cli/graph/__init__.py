@@ -302,6 +302,11 @@ def is_inexact(dtype: np.dtype[Any]) -> bool:
     return (dtype.kind in "fc" and dtype.itemsize > 1) or (dtype.kind == "V" and dtype.name == "bfloat16")
 
 
+def is_inexact_array(value: Any) -> bool:
+    """True for an array of a dtype that a derivative flows through."""
+    return isinstance(value, np.ndarray) and is_inexact(value.dtype)
+
+
 def describe(index: int, node: Node) -> str:
     """The name of a node for messages: index, operator, and its name or first output."""
     label = node.name or next((name for name in node.outputs if name), "")

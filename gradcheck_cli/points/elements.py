@@ -21,6 +21,7 @@ from gradcheck_cli.graph import Graph, Node, TensorType, is_inexact
 from gradcheck_cli.graph.containers import Map, Optional, Sequence, described, elements, typed
 from gradcheck_cli.op import Ops
 from gradcheck_cli.points.point import find_point
+from gradcheck_cli.points.targets import is_tensor
 from gradcheck_cli.points.test_data import shipped_with
 from gradcheck_cli.settings import Settings
 
@@ -34,11 +35,11 @@ def opened(source: Source, settings: Settings, ops: Ops) -> tuple[Source, Settin
     A sequence that is fed has its own length, another one that of `settings.dims`, or 2.
     """
     graph, named = source.graph, (*(settings.x or ()), *(settings.y or ()))
-    if all(_is_tensor(graph, n) for n in (*graph.inputs, *graph.outputs, *named)) and not _asked(graph, named):
+    if all(is_tensor(graph, n) for n in (*graph.inputs, *graph.outputs, *named)) and not _asked(graph, named):
         return source, settings
     _refuse(graph, settings)
     _refuse_slices(graph, named)
-    own = {name: graph.types[name] for name in graph.inputs if not _is_tensor(graph, name)}
+    own = {name: graph.types[name] for name in graph.inputs if not is_tensor(graph, name)}
     asked = [name for name in _asked(graph, named) if _root(graph, name) not in own]
     if own:
         source, settings = _with_open_inputs(source, settings, own)
@@ -79,7 +80,7 @@ def ready_to_draw(source: Source, fed: Mapping[str, Any]) -> Source:
     """The source with inputs that are no tensors and that nobody feeds as the tensors inside of them."""
     graph = source.graph
     for name in source.graph.inputs:
-        if not _is_tensor(graph, name) and name not in fed:
+        if not is_tensor(graph, name) and name not in fed:
             declared = graph.types[name]
             graph = _opened_input(graph, name, _drawn(declared, name, LENGTH), declared)
     return structs.replace(source, graph=graph)
@@ -193,7 +194,7 @@ def outermost(graph: Graph, names: Iterable[str]) -> Iterator[str]:
 def _inside_outputs(source: Source, settings: Settings, ops: Ops) -> list[str]:
     """Floating-point tensors inside of outputs, as many as they hold at the first point."""
     graph = source.graph
-    names = [n for n in graph.outputs if not _is_tensor(graph, n) and _is_float(graph.types[n])]
+    names = [n for n in graph.outputs if not is_tensor(graph, n) and _is_float(graph.types[n])]
     if not names:
         return []
     tape = find_point(source, settings, ops, names).tape
@@ -255,12 +256,8 @@ def _split(name: str) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
-def _is_tensor(graph: Graph, name: str) -> bool:
-    return graph.types.get(name, TensorType()).kind == "tensor"
-
-
 def _is_declared_tensor(graph: Graph, name: str) -> bool:
-    return name in graph.constants or (name in graph.types and _is_tensor(graph, name))
+    return name in graph.constants or (name in graph.types and is_tensor(graph, name))
 
 
 def _is_float(declared: TensorType) -> bool:

@@ -17,7 +17,7 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.errors import GradcheckError, UsageError, counted
 from gradcheck_cli.formats import SPEC_SUFFIXES
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Array, Graph, TensorType, is_inexact
+from gradcheck_cli.graph import Array, Graph, TensorType, is_inexact_array
 from gradcheck_cli.points.dims import declared_shape, symbol
 from gradcheck_cli.settings import ANY, Settings
 from gradcheck_cli.verdict.rule import epsilon
@@ -38,7 +38,7 @@ class Shipped(Struct, frozen=True):
 
     def at(self, index: int) -> dict[str, Any]:
         """Inputs at a point: all of them make point 0; elsewhere what no random numbers can stand for stays."""
-        return {n: v for n, v in self.inputs.items() if index == 0 or not _floating(v)}
+        return {n: v for n, v in self.inputs.items() if index == 0 or not is_inexact_array(v)}
 
     def notes(self, used: Mapping[str, Any]) -> tuple[str, ...]:
         """Notes for a reader of the report."""
@@ -70,7 +70,7 @@ class Expected(Struct, frozen=True):
         own dtype has the last word.
         """
         shipped = self.outputs.get(y)
-        if not _floating(shipped) or y not in tape.named:
+        if not is_inexact_array(shipped) or y not in tape.named:
             return None
         ours = tape.named[y].value
         found = self._apart(ours, y)
@@ -140,7 +140,7 @@ def _wanted(name: str, value: Any, settings: Settings) -> bool:
     if name in settings.x_init_value or name in settings.extra_feed_dict:
         return False
     ranged = name in settings.val_range or (settings.test_data == "auto" and ANY in settings.val_range)
-    return not (ranged and _floating(value))
+    return not (ranged and is_inexact_array(value))
 
 
 def _check_fit(graph: Graph, name: str, array: Array, where: str, settings: Settings, sizes: Mapping[str, int]) -> None:
@@ -162,10 +162,6 @@ def _check_fit(graph: Graph, name: str, array: Array, where: str, settings: Sett
             raise UsageError(f"{has}.")
         if not isinstance(dim, int) and sizes.get(key, size) != size:
             raise UsageError(f"{has}, and {key} is {sizes[key]} here.")
-
-
-def _floating(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and is_inexact(value.dtype)
 
 
 def _bound(shipped: Array) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from gradcheck_cli.checks.diff.model_runs import BothRuns, ModelRun, PrecisionLoss
 from gradcheck_cli.errors import GradcheckError, UsageError, did_you_mean, plural, quoted, shown
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Array, Graph, TensorType, describe, is_inexact
+from gradcheck_cli.graph import Array, Graph, TensorType, describe, is_inexact, is_inexact_array
 from gradcheck_cli.points.dims import declared_shape, symbol
 from gradcheck_cli.points.point import in_its_dtype
 from gradcheck_cli.results.record import Suspect
@@ -138,8 +138,7 @@ def _near(here: Array, there: Array, whole: Array, by: PrecisionLoss) -> bool:
 
 def _cast(b: Graph, name: str, value: Any, dtype: str) -> Any:
     declared = b.types.get(name, TensorType()).dtype
-    floats = isinstance(value, np.ndarray) and is_inexact(value.dtype)
-    if floats and dtype != "model" and (declared is None or is_inexact(declared)):
+    if is_inexact_array(value) and dtype != "model" and (declared is None or is_inexact(declared)):
         return value
     return in_its_dtype(b, name, value)
 

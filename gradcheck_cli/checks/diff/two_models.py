@@ -43,7 +43,7 @@ from gradcheck_cli.compare.branches import Branches
 from gradcheck_cli.compare.counts import KEPT, Counts, PairResult
 from gradcheck_cli.errors import GradcheckError, ModelError, PointError, UsageError, listed, shown
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import describe, is_inexact
+from gradcheck_cli.graph import describe, is_inexact_array
 from gradcheck_cli.graph.memory import exhausted
 from gradcheck_cli.jacobian.directions import reals
 from gradcheck_cli.op import Ops
@@ -238,7 +238,7 @@ class ModelDiff:
 
     def _rounded(self, name: str, value: Any, theirs: Mapping[str, Any]) -> Any:
         other = self.known.of(name)
-        held = theirs.get(other) if other is not None and _is_float(value) else None
+        held = theirs.get(other) if other is not None and is_inexact_array(value) else None
         return value if held is None else in_its_dtype(self.a.graph, name, held)
 
     def _drawn(self, both: BothRuns) -> str:
@@ -265,7 +265,7 @@ class ModelDiff:
         """Feeds near those of a point; None if none of them can be moved."""
         rng, found = np.random.default_rng([self.settings.seed, 8, number]), dict(feeds)
         for name, value in feeds.items():
-            if name in self.a.graph.inputs and _is_float(value) and value.size:
+            if name in self.a.graph.inputs and is_inexact_array(value) and value.size:
                 largest = np.max(np.abs(value), initial=0.0, where=np.isfinite(value)) or 1.0
                 found[name] = value + (_NEAR * largest * rng.uniform(-1, 1, value.shape)).astype(value.dtype)
         return None if all(found[name] is feeds[name] for name in feeds) else found
@@ -348,10 +348,6 @@ class ModelDiff:
             dtype=self.settings.dtype, seed=self.settings.seed, points=self.settings.points, dims=dims, notes=notes,
             reproduce=reproduce, duration_s=seconds, peak_rss_mb=peak_rss_mb(), versions=versions(),
         )  # fmt: skip
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and is_inexact(value.dtype)
 
 
 @dataclass

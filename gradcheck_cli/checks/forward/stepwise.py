@@ -30,7 +30,7 @@ from gradcheck_cli.autodiff.tape import Tape
 from gradcheck_cli.autodiff.trace import trace
 from gradcheck_cli.checks.forward.runtime import PATIENCE, WORKER, Question, Refused, Unanswered
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.graph import Array, Graph, Node, is_inexact
+from gradcheck_cli.graph import Array, Graph, Node, is_inexact, is_inexact_array
 from gradcheck_cli.jacobian.cost import terms
 from gradcheck_cli.op import Ops, operator_of
 from gradcheck_cli.verdict.agreement import agree, difference, farthest, gaps, least_step, sizes, wide
@@ -149,7 +149,7 @@ class Roundings:
         rng, move = np.random.default_rng([self.seed, number]), np.sqrt(self.longest_sum)
         constants = {n: v for n, v in self.graph.constants.items() if n not in self.feeds}
         for name, value in {**constants, **self.feeds}.items():
-            if isinstance(value, np.ndarray) and is_inexact(value.dtype):
+            if is_inexact_array(value):
                 by = np.maximum(move * epsilon(value.dtype) * np.abs(value), least_step(value.dtype) * (value != 0))
                 moved = value + rng.uniform(-_WIDTH, _WIDTH, value.shape) * by
                 yield name, np.where(_short(value), value, moved).astype(value.dtype)
