@@ -52,7 +52,7 @@ def choose_x(
 
 
 def matched_params(
-    graph: Graph, ys: Sequence[str], patterns: Sequence[str], trained: Sequence[str] = (), ops: Ops = OPS,
+    graph: Graph, ys: Sequence[str], patterns: Sequence[str], trained: Sequence[str], ops: Ops,
     option: str = "--param ", never: Collection[str] = (),
 ) -> tuple[str, ...]:  # fmt: skip
     """Constants by name or glob beside those in `trained`; a pattern that begins with ! leaves out.
@@ -149,7 +149,7 @@ def _usual_inputs(graph: Graph, ys: Sequence[str], ops: Ops) -> list[str]:
     return [n for n in graph.free_inputs if n in needed and is_float(graph, n) and n not in left_out]
 
 
-def selecting_inputs(graph: Graph, ys: Sequence[str], ops: Ops = OPS) -> set[str]:
+def selecting_inputs(graph: Graph, ys: Sequence[str], ops: Ops) -> set[str]:
     """The float inputs that only select what is computed, where another float input has a gradient."""
     needed = graph.needed_for(ys)
     inputs = [n for n in graph.free_inputs if n in needed and is_float(graph, n)]
@@ -279,7 +279,7 @@ def constant_roles(
     return {n: _role(graph, n, uses.get(n, ()), needed, rule, named) for n in floats}
 
 
-def not_chosen(graph: Graph, ys: Collection[str], ops: Ops = OPS) -> str:
+def not_chosen(graph: Graph, ys: Collection[str], ops: Ops) -> str:
     """A sentence on constants that could be differentiated by, for a model that has neither inputs nor weights to."""
     found = differentiable_constants(graph, [*ys])
     if not found:
@@ -311,8 +311,8 @@ def passed_over(graph: Graph, roles: Mapping[str, ConstantRole]) -> list[str]:
     ]  # fmt: skip
 
 
-def omitted(graph: Graph, ys: Collection[str], ops: Ops = OPS) -> tuple[str, ...]:
-    """A note on them for a check by the weights."""
+def omitted(graph: Graph, ys: Collection[str], ops: Ops) -> tuple[str, ...]:
+    """A note on constants that were passed over, for a check by the weights."""
     found = passed_over(graph, constant_roles(graph, ys, ops=ops))
     told = f"not taken for parameters: {named(found)} (one entry, or all values are equal); --param NAME adds one"
     return (told,) if found else ()
@@ -323,7 +323,7 @@ def is_flat(value: Array) -> bool:
     return bool(value.dtype.kind in "fV" and value.size and _same(value, value.flat[0]).all())
 
 
-def said_of_merged(graph: Graph, names: Iterable[str], ops: Ops = OPS) -> Iterator[str]:
+def said_of_merged(graph: Graph, names: Iterable[str], ops: Ops) -> Iterator[str]:
     """Sentences on weights, those in `names` or none, that an exporter may have made of several equal tensors.
 
     Exporters keep equal tensors once: all biases of a model that was never trained, say, which begin with zeros.
