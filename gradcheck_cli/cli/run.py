@@ -43,13 +43,12 @@ from gradcheck_cli.cli.tasks import (
 from gradcheck_cli.errors import GradcheckError, NothingChecked, UsageError, counted, did_you_mean
 from gradcheck_cli.ops import OPS
 from gradcheck_cli.ops.straight import NOTHING_ROUNDS
-from gradcheck_cli.points.targets import choose_x, choose_y
+from gradcheck_cli.points.targets import choose_x, choose_y, globbed, is_glob
 from gradcheck_cli.results.record import Check, Report
 from gradcheck_cli.zoo.shelf import FOLDER
 
 Holds = Callable[[str], bool | None]  # whether a word matches; None where that is open
 Matcher = Callable[[Holds], bool | None]
-_GLOB = {"*", "?"}
 
 
 def select(
@@ -83,10 +82,8 @@ def select(
 
 def fits(names: Sequence[str], word: str) -> bool:
     """True for a word that is part of a name, or with * or ? a glob that fits all of one; in any case."""
-    if _GLOB.intersection(word):
-        form = re.compile(
-            "".join({"*": ".*", "?": "."}.get(c) or re.escape(c) for c in word), re.DOTALL | re.IGNORECASE
-        )
+    if is_glob(word):
+        form = globbed(word, re.IGNORECASE)
         return any(form.fullmatch(name) for name in names)
     return any(word.lower() in name.lower() for name in names)
 

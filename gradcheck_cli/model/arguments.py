@@ -15,7 +15,7 @@ from gradcheck_cli.graph.containers import require_unmasked, typed
 from gradcheck_cli.model import Model, Tensor
 from gradcheck_cli.model.call_options import described, shape
 from gradcheck_cli.points.dims import open_dims
-from gradcheck_cli.points.targets import expanded
+from gradcheck_cli.points.targets import expanded, is_glob
 
 _ONLY_INEXACT = "only floating-point or complex tensors have gradients."
 
@@ -89,8 +89,8 @@ def names_to_check(model: Model, value: Any, argument: str) -> tuple[str, ...] |
 
 def _fitting(model: Model, item: Any, argument: str) -> Sequence[Any]:
     """The float tensors that a glob stands for, if it is no tensor's name; anything else as it is."""
-    is_glob = isinstance(item, str) and item not in model and {"*", "?"}.intersection(item)
-    return expanded(model.graph, [item], argument) if is_glob else [item]
+    fits_several = isinstance(item, str) and item not in model and is_glob(item)
+    return expanded(model.graph, [item], argument) if fits_several else [item]
 
 
 def feeds(model: Model, value: Mapping[Any, Any] | None, argument: str) -> dict[str, Any]:

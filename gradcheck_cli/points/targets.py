@@ -21,6 +21,8 @@ from gradcheck_cli.graph import Array, Graph, Node, TensorType, is_inexact
 from gradcheck_cli.op import CONSTANT, DTYPES, QUANTIZATION, STATISTIC, WEIGHT, Op, Ops, operator_of
 from gradcheck_cli.ops import OPS
 
+_GLOB = {"*": ".*", "?": "."}  # as a regular expression has them
+
 
 def require(graph: Graph, names: Iterable[str], uri: str) -> None:
     """UsageError for a name that is no tensor of the graph, with the nearest one and what there is."""
@@ -82,8 +84,7 @@ def fitting(known: Sequence[str], pattern: str, option: str) -> list[str]:
     """The names that fit a pattern: that name itself, else a glob of * and ?; UsageError for none."""
     if pattern in known:
         return [pattern]
-    parts = ("." if c == "?" else ".*" if c == "*" else re.escape(c) for c in pattern)
-    form = re.compile("".join(parts), re.DOTALL)
+    form = globbed(pattern)
     found = [name for name in known if form.fullmatch(name)]
     if not found:
         bare = pattern.replace("*", "").replace("?", "")
@@ -94,6 +95,16 @@ def fitting(known: Sequence[str], pattern: str, option: str) -> list[str]:
         by = "" if option.lstrip("-").startswith("y") else " by"
         raise UsageError(f"{option}{shown(pattern)} fits no tensor that can be differentiated{by}.{hint}")
     return found
+
+
+def is_glob(text: str) -> bool:
+    """True for a text with * or ?."""
+    return not _GLOB.keys().isdisjoint(text)
+
+
+def globbed(text: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
+    """The expression that fits all of a name as a glob of * and ? does."""
+    return re.compile("".join(_GLOB.get(c) or re.escape(c) for c in text), re.DOTALL | flags)
 
 
 def without(names: Sequence[str], never: Collection[str]) -> list[str]:
@@ -109,7 +120,7 @@ def expanded(graph: Graph, names: Iterable[str], option: str) -> tuple[str, ...]
         if len(parts) > 1 and tensors.issuperset(parts):
             several = " ".join(f"{option} {shown(part)}" for part in parts)
             raise UsageError(f"{option} takes one name at a time, not {shown(name)!r}. Write {several}")
-        if name in tensors or not {"*", "?"}.intersection(name):
+        if name in tensors or not is_glob(name):
             found.setdefault(name)
             continue
         whole = integers(graph)
@@ -126,7 +137,7 @@ def globs_said(graph: Graph, ys: Sequence[str], typed: Mapping[str, Sequence[str
     for option, patterns in typed.items():
         for pattern in patterns:
             mark, bare = ("!", pattern[1:]) if option == "param" and pattern.startswith("!") else ("", pattern)
-            if bare not in graph.tensors and {"*", "?"}.intersection(bare):
+            if bare not in graph.tensors and is_glob(bare):
                 fits = expanded(graph, [bare], "") if option != "param" else fitting(constants, bare, "")
                 yield f"--{option} {mark}{bare} is {', '.join(fits)}"
 
