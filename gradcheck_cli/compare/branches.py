@@ -79,9 +79,7 @@ class Branches:
         self.verbs: dict[Key, str] = {}
         self.still: dict[Key, bool] = {}  # all of them were 0, where that is the node's kink
         self.idle: dict[int, bool] = {}  # the loops whose bodies ran at no point, though what is fed decides on it
-        self.bare: dict[
-            int, bool
-        ] = {}  # nodes whose results had no entries at any point, though open sizes decide on it
+        self.bare: dict[int, bool] = {}  # nodes that gave no entries at any point, though open sizes decide on it
 
     def at(self, tape: Tape, feeds: Iterable[str], programs: Mapping[tuple[str, str], Program]) -> None:
         """One point; `programs` lead from x to y, by (x, y)."""
