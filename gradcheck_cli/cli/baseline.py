@@ -54,7 +54,7 @@ class Manner(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The failures of a record: status, code, cut and manner of the gradient, and a forward run that differed.
+    """The failures of a record: status, code, cut, manner and health of the gradient, and a forward run that differed.
 
     Those that an earlier baseline waived are among them; a waiver of a spec is the spec's own.  A run that could not do
     what it was asked for is no known failure: the same code tells of any other mistake in the same file.
@@ -63,6 +63,7 @@ class Known(NamedTuple):
     outcome: _Outcome | None = None
     forward: bool = False
     manner: Manner = Manner()
+    health: frozenset[str] = frozenset()  # gates of it that it stopped at
 
     @classmethod
     def of(cls, check: Check) -> Known:
@@ -70,7 +71,8 @@ class Known(NamedTuple):
         status = waiver.get("status", "fail") if waiver and check.status == "waived" else check.status
         fails = status not in _FINE and not check.code.startswith(ALWAYS_FAIL)
         outcome = (status, check.code, _cut(check)) if fails else None
-        return cls(outcome, check.forward_differs or bool(waiver.get("forward")), Manner.of(check))
+        forward = check.forward_differs or bool(waiver.get("forward"))
+        return cls(outcome, forward, Manner.of(check), frozenset((*check.at_health, *waiver.get("gates", ()))))
 
 
 class Baseline(Struct):
@@ -125,6 +127,8 @@ class Baseline(Struct):
 
     def _is_known(self, check: Check) -> bool:
         known = self._of(check)
+        if check.status == "pass":
+            return bool(check.at_health) and known.health.issuperset(check.at_health)
         same = known.outcome == (check.status, check.code, _cut(check))
         return same and known.manner.covers(Manner.of(check))
 
@@ -135,7 +139,8 @@ class Baseline(Struct):
             waiver["forward"] = "differs"
             check = check.forward_waived(waiver)
         if self._is_known(check):
-            check = check.waived({"status": check.status, **waiver})
+            health: Waiver = {"gates": check.at_health} if check.at_health else {}
+            check = check.waived({"status": check.status, **waiver, **health})
         return check if self.codes is None else self.codes.judged(check)
 
     def knows(self, checks: Iterable[Check]) -> bool:
@@ -146,10 +151,12 @@ class Baseline(Struct):
         return self.known.get(key_of(check), Known())
 
     def _repaired(self, check: Check) -> bool:
-        """True if a check or its forward run failed in the baseline and does so no longer."""
+        """True if a check, its health or its forward run failed in the baseline and does so no longer."""
         was = self._of(check)
         agrees = was.forward and check.forward.get("agrees") is True
-        return bool((check.status in _FINE and was.outcome) or agrees)
+        health = check.gradient.get("health")
+        well = bool(was.health) and health is not None and was.health.isdisjoint(health.shows)
+        return (check.status in _FINE and bool(was.outcome or well)) or agrees
 
     def notes(self) -> Iterator[str]:
         """Remarks on the baseline once all is checked."""

@@ -100,8 +100,8 @@ class Checker(Struct):
     def _judged(self, checks: Sequence[Check], task: Task) -> tuple[Check, ...]:
         """The records with waivers of the spec and of the baseline, and with the gates of the run."""
         expect = {**task.expect, "usual": True} if task.expect and task.only else task.expect  # the others may fail
-        waived = self.baseline.waived(with_waiver(tuple(checks), expect, datetime.date.today()))
-        return tuple(with_gates(check, self.gates) for check in waived)
+        waived = with_waiver(tuple(checks), expect, datetime.date.today())
+        return self.baseline.waived(tuple(with_gates(check, self.gates) for check in waived))
 
     def _bounds(self, task: Task) -> Bounds | None:
         """Bounds of the process that a task needs for itself; None where it needs none."""

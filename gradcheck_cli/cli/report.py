@@ -147,8 +147,8 @@ def _judged(checks: Kept, options: Mapping[str, Any]) -> Kept:
     from gradcheck_cli.checks.health.checkup import with_gates
     from gradcheck_cli.cli.baseline import Baseline
 
-    if options.keys() & {"baseline", "select", "ignore"}:
-        checks = checks.changed((baseline := Baseline.of(options)).judged, by_all=bool(baseline.known))
     if (asked := options.get("fail_on")) is not None:
         checks = checks.changed(lambda check: with_gates(check, asked), by_all=True)
+    if options.keys() & {"baseline", "select", "ignore"}:
+        checks = checks.changed((baseline := Baseline.of(options)).judged, by_all=bool(baseline.known))
     return checks

@@ -162,7 +162,8 @@ def has_error(check: Check) -> bool:
 def expectation(check: Check) -> str:
     """The terms of a waiver, fail, as expected: ACME-412 (until 2027-03-31)."""
     waiver = check.waiver or {}
-    what = [name(waiver.get("status") or ""), "forward differs" if waiver.get("forward") else ""]
+    gates, status = waiver.get("gates", ()), waiver.get("status") or ""
+    what = [*gates, "" if gates else name(status), "forward differs" if waiver.get("forward") else ""]
     return f"{' and '.join(filter(None, what))}, {as_expected(waiver)}"
 
 

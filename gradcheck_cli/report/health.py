@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gradcheck_cli.errors import counted, plural
 from gradcheck_cli.report.text import Style, cut, name, opened, percent, precise, shape, short, table, wrapped
@@ -83,8 +83,14 @@ def gate_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
 
 def gate_text(check: Check) -> str:
     """The sentence on the health that fails the run, "its gradient is dead (--fail-on dead)", or nothing."""
-    words = ", ".join(_WORDS.get(word, name(word)) for word in check.at_health)
-    return f"its gradient is {words} (--fail-on {','.join(map(name, check.at_health))})" if words else ""
+    return (
+        f"{health_text(check.at_health)} (--fail-on {','.join(map(name, check.at_health))})" if check.at_health else ""
+    )
+
+
+def health_text(words: Iterable[str]) -> str:
+    """The sentence on a gradient to which words of `--fail-on` apply."""
+    return f"its gradient is {', '.join(_WORDS.get(word, name(word)) for word in words)}"
 
 
 def health_of(check: Check) -> Health | None:

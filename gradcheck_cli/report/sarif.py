@@ -15,7 +15,7 @@ from gradcheck_cli.errors import DOCUMENTATION, VERSION, clean
 from gradcheck_cli.report import text as places
 from gradcheck_cli.report.concise import CODE, LEVELS, forward_reason, outcome, subject
 from gradcheck_cli.report.explanations import PAGES
-from gradcheck_cli.report.health import gate_text
+from gradcheck_cli.report.health import gate_text, health_text
 from gradcheck_cli.report.text import Style, name
 from gradcheck_cli.results.record import Check, Report, Suspect, strict
 
@@ -54,8 +54,13 @@ def _rules(check: Check) -> list[str]:
     """The rules that a check breaks: its code, the health that the run asked for, a forward run that differs."""
     fine = check.gradient_passes and check.status != "waived"
     found = [check.code or "unknown"] * (_status(check) != "pass" and not fine)
-    found += [f"{_HEALTH}{name(word)}" for word in check.at_health]
+    found += [f"{_HEALTH}{name(word)}" for word in (*check.at_health, *_known_health(check))]
     return found + [_FORWARD] * (check.forward_differs or _forward_waived(check))
+
+
+def _known_health(check: Check) -> tuple[str, ...]:
+    """The gates of its health that it does not stop at, as it did so in the baseline."""
+    return (check.waiver or {}).get("gates", ())
 
 
 def _forward_waived(check: Check) -> bool:
@@ -72,7 +77,7 @@ def _status(check: Check) -> str:
 def _said(check: Check, rule: str) -> tuple[str, str]:
     """The level of a result, and its text."""
     if rule.startswith(_HEALTH):
-        return "error", f"{subject(check)}: {gate_text(check)}"
+        return "error", f"{subject(check)}: {gate_text(check) or health_text(_known_health(check))}"
     if rule == _FORWARD:
         return "error", f"{subject(check)}: {forward_reason(check)}"
     told = [f"{subject(check)}: {outcome(check)}", *map(name, check.notes)]

@@ -173,6 +173,7 @@ class Waiver(TypedDict, total=False):
 
     status: Annotated[str, "The outcome that is expected, or came out in the baseline."]
     forward: Annotated[str, Only(("differs",)), "So is a forward run that differs."]
+    gates: Annotated[tuple[str, ...], "So is its health: the words of --fail-on at which it stopped in the baseline."]
     reason: Annotated[str, "Why; of a baseline, its file."]
     until: Annotated[str | None, "Its last day, as 2027-03-31."]
     baseline: Annotated[bool, "It stands in a baseline, not in a spec."]

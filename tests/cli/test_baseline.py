@@ -238,3 +238,47 @@ def test_a_file_without_results_is_refused(gradcheck: Command, folder: Path, tex
     assert (ran.code, ran.out) == (2, "")
     assert re.match(r"error GC201: --baseline no\.json(:1)? holds no results?\b", ran.err)
     assert "no such.json cannot be read" in gradcheck("mlp.onnx", "--baseline", "no such.json").err
+
+
+DEAD = """gradcheck: 1
+graphs:
+  net:
+    inputs: {x: {shape: [2, 3]}}
+    params: {b: [-100.0, -100.0, 1.0]}
+    nodes: |
+      a = Add(x, b)
+      h = Relu(a)
+      y = ReduceSum<keepdims=0>(h)
+    outputs: [y]
+checks: [{graph: net, x: b, y: y}]
+"""
+HEALTH = [  # gates of the baseline and of the run, a change of the spec, the exit code, and what it says
+    ("dead", "dead", None, 0, "KNOWN FAILURE dead, as expected: before.json"),
+    ("dead", "dead,vanishing", None, 0, "KNOWN FAILURE dead, as expected: before.json"),
+    ("fail", "dead", None, 1, "its gradient is dead (--fail-on dead)"),
+    ("vanishing", "dead", None, 1, "its gradient is dead (--fail-on dead)"),
+    ("dead", "dead", ("-100.0, -100.0, 1.0", "1.0, 2.0, 3.0"), 0, "before.json: 1 check of it passed"),
+    ("dead", "fail", None, 0, "1 passed"),
+    ("dead", "dead", ("Relu", "Round"), 1, "severed"),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "change", "code", "said"), HEALTH)
+def test_the_health_of_a_gradient_may_be_known(
+    gradcheck: Command, folder: Path, before: str, now: str, change: tuple[str, str] | None, code: int, said: str
+) -> None:
+    spec = folder / "net.gradcheck.yaml"
+    spec.write_text(DEAD)
+    gradcheck(spec.name, "--fail-on", before, "--report", "before.json")
+    if change is not None:
+        spec.write_text(spec.read_text().replace(*change))
+    ran = gradcheck(
+        spec.name, "--fail-on", now, "--baseline", "before.json", "--report", "now.json", "--output-format", "concise"
+    )
+    assert ran.code == code
+    assert said in ran.out + ran.err
+    zoo = gradcheck("zoo", spec.name, "--run", "run", "--fail-on", now, "--baseline", "before.json")
+    later = gradcheck("zoo", "report", "run", "--fail-on", now, "--baseline", "before.json")
+    again = gradcheck("report", "now.json", "--gate", "--fail-on", now, "--baseline", "before.json")
+    assert [zoo.code, later.code, again.code] == [code] * 3
+    assert gradcheck(spec.name, "--fail-on", now, "--baseline", "now.json").code == 0
