@@ -189,10 +189,22 @@ def said_of(check: Check) -> tuple[str, str, str]:
     if check.status != "severed":
         open_ = not_judged(check) if check.status == "pass" else ""
         copied = f"(copy of {name(check.copy_of)})" if check.copy_of else ""
-        return word, color, " ".join(filter(None, ("zero everywhere" if check.zero_everywhere else "", open_, copied)))
+        return word, color, " ".join(filter(None, (zero_said(check), open_, copied)))
     others = check.severed.others if check.severed is not None else ()
     beside = f"({name(check.x)} has one from: {listed(map(name, others), 3)})" if others else ""
     return word, color if check.gates else "yellow", beside
+
+
+def zero_said(check: Check) -> str:
+    """A remark on a gradient that is zero, or no larger than the errors that rounding explains."""
+    if check.zero_everywhere:
+        return "zero everywhere"
+    judged = check.status == "pass" and check.mode == "full" and not (check.claim or check.of_two_models)
+    if not judged or check.entries.get("kink_ok"):
+        return ""
+    largest = float(check.gradient.get("max", 0.0))
+    rounded = 2 * check.max_abs_err >= largest > 0 and check.max_abs_err > check.atol + check.rtol * largest
+    return "zero but for rounding" if rounded else ""
 
 
 def not_judged(check: Check) -> str:

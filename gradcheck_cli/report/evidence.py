@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from gradcheck_cli.errors import clean, counted, plural
-from gradcheck_cli.report.concise import errors_said, headline, pair_said, said_of, share_compared
+from gradcheck_cli.report.concise import errors_said, headline, pair_said, said_of, share_compared, zero_said
 from gradcheck_cli.report.text import (
     ENDLESS,
     Style,
@@ -25,7 +25,7 @@ from gradcheck_cli.report.text import (
     table,
     wrapped,
 )
-from gradcheck_cli.results.record import Check, Entry, Suspect
+from gradcheck_cli.results.record import Check, Entry, Gradient, Suspect
 
 NUMBERS = ("theoretical", "numerical", "abs err", "rel err", "noise", "pattern")
 _LEFT_OUT = ("abs err", "max abs err", "noise", "rel err")  # in this order, where the line would be too long
@@ -72,10 +72,10 @@ def judged_rows(checks: Sequence[Check], titles: Sequence[str], labels: Labels, 
 
 def _folded(checks: Sequence[Check]) -> tuple[list[Check], list[list[Check]]]:
     """The checks that have a row each, and groups of many that pass."""
-    groups: dict[tuple[str, bool, str], list[Check]] = {}
+    groups: dict[tuple[str, str, str], list[Check]] = {}
     for check in checks:
         if check.status == "pass" and check.passes:
-            groups.setdefault((check.mode, check.zero_everywhere, check.copy_of), []).append(check)
+            groups.setdefault((check.mode, zero_said(check), check.copy_of), []).append(check)
     many = [some for some in groups.values() if len(some) > _MOST_PASSED]
     kept = {id(check) for some in many for check in some}
     return [check for check in checks if id(check) not in kept], many
@@ -88,7 +88,8 @@ def _together(checks: Sequence[Check]) -> Check:
         entries.update(check.entries)
         nodes.update(check.nodes)
     worst = {field: max(getattr(c, field) for c in checks) for field in ("max_abs_err", "max_rel_err", "noise")}
-    return replace(checks[0], entries=entries, nodes=nodes, **worst)
+    largest: Gradient = {"max": max(c.gradient.get("max", 0.0) for c in checks)}
+    return replace(checks[0], entries=entries, nodes=nodes, gradient={**checks[0].gradient, **largest}, **worst)
 
 
 def _errors(check: Check) -> tuple[str, ...]:

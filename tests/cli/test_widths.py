@@ -185,6 +185,28 @@ def test_a_gradient_that_is_zero_everywhere_says_so(gradcheck: Command, folder: 
     assert "0.0e+00" not in out + gradcheck("zero.onnx", "--output-format", "concise").out
 
 
+ROUNDED = {
+    "a direction has the length 1": ("n = LpNormalization (x)  s = Mul (n, n)  y = ReduceSum <keepdims = 0> (s)", True),
+    "a normalization has the mean 0": ("n = LayerNormalization (x, g)  y = ReduceMean <keepdims = 0> (n)", True),
+    "what is small is not rounding": ("s = Sin (x)  t = Mul (s, tiny)  y = ReduceSum <keepdims = 0> (t)", False),
+    "nor is it beside much": ("s = Mul (x, tiny)  t = Add (s, one)  y = ReduceSum <keepdims = 0> (t)", False),
+    "at a tie": ("z = Mul (x, none)  s = Abs (z)  t = Add (s, x)  y = ReduceSum <keepdims = 0> (t)", False),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+@pytest.mark.parametrize("options", [(), ("--rtol", "2"), ("--atol", "1")])
+def test_a_gradient_that_is_zero_but_for_rounding_says_so(
+    gradcheck: Command, folder: Path, name: str, options: tuple[str, ...]
+) -> None:
+    nodes, zero = ROUNDED[name]
+    numbers = {"g": np.ones(4), "tiny": np.float64(1e-12), "one": np.float64(1), "none": np.float64(0)}
+    models.save(folder / "m.onnx", f"m (float[3,4] x) => (float y) {{ {nodes} }}", **numbers)
+    found = gradcheck("m.onnx", *options)
+    assert found.code == 0
+    assert ("PASS zero but for rounding\n" in found.out) == (zero and not options)
+
+
 def zero(folder: Path) -> None:
     """A model whose gradient is zero."""
     models.save(folder / "zero.onnx", "zero (float[3] x) => (float[3] y) { y = Mul (x, no) }", no=np.zeros(3))
