@@ -51,6 +51,8 @@ EDGES = {  # nodes between x and y, the operator whose slope is infinite, and th
     "Pow of 0": ((("Mul", "x x", "s"), ("Pow", "s half", "b")), "Pow", 0),
     "a norm of 0": ((("Mul", "x zero", "w"), ("Mul", "w w", "s"), ("ReduceSum", "s", "t"), ("Sqrt", "t", "r"),
                      ("Add", "x r", "b")), "Sqrt", 0),
+    "a norm of 0 in one": ((("Mul", "x zero", "w"), ("ReduceSumSquare", "w", "t"), ("Sqrt", "t", "r"),
+                            ("Add", "x r", "b")), "Sqrt", 0),
 }  # fmt: skip
 
 
@@ -67,6 +69,8 @@ def test_at_the_edge_of_a_domain_the_suspect_is_the_node_with_the_infinite_slope
     assert "the edge of a domain" in record.suspect.diagnosis
     assert "keep its operand away from there" in record.suspect.diagnosis
     assert f" {op} " in record.message
+    assert record.suspect.before == [each for each, *_ in nodes].index(op)
+    assert record.suspect.before + record.suspect.after == len(nodes)
     if name in ("Sqrt of 0", "Pow of 0"):
         assert "0 * inf = NaN at node 0 Mul" in record.suspect.diagnosis
 

@@ -365,7 +365,7 @@ def _at_edge(tape: Tape, units: Sequence[Unit], at: int, made: Sequence[tuple[st
     if before is not None and np.isinf(ct).any():
         spoiled = any(np.isnan(flow).any() for _, flow in pulled(tape, before, {name: ct}) or [])
         what += f", and 0 * inf = NaN at {before.where}" if spoiled else ""
-    return Trap(units[at], at, what, _AWAY)
+    return Trap(units[at], _place_of(units, at), what, _AWAY)
 
 
 def _named(tape: Tape, units: Sequence[Unit], at: int, pending: Mapping[str, Array]) -> Trap:
@@ -376,7 +376,12 @@ def _named(tape: Tape, units: Sequence[Unit], at: int, pending: Mapping[str, Arr
     if selector is not None and (selector.place.op or selector.op.name) == "Where":
         where = f" in the branch that {selector.where} does not take"
     what = "0 * NaN" if not _finite(tape, units[at].operands) or not _finite(tape, unit.outputs) else "0 * inf"
-    return Trap(unit, root, f"{what} = NaN{where}")
+    return Trap(unit, _place_of(units, root), f"{what} = NaN{where}")
+
+
+def _place_of(units: Sequence[Unit], at: int) -> int:
+    """The number of the node that a unit is of, among the nodes on the way, of which some have several units."""
+    return list(dict.fromkeys(unit.place.key for unit in units)).index(units[at].place.key)
 
 
 def _root(tape: Tape, units: Sequence[Unit], at: int) -> int:
