@@ -10,7 +10,7 @@ move must not move.  Random directions of the xs are combined such that, at ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from gradcheck_cli.engine.program import Program
 from gradcheck_cli.engine.rounding import RandomRounding
 from gradcheck_cli.errors import counted, listed
 from gradcheck_cli.graph import Array, is_inexact
-from gradcheck_cli.jacobian.directions import Directions, flat, flat_stack, gaussian, reals, shaped
+from gradcheck_cli.jacobian.directions import Directions, directions_within, flat, flat_stack, gaussian, reals, shaped
 from gradcheck_cli.jacobian.jacobian import ROUNDED_RUNS, Backward, forward_noise
 from gradcheck_cli.verdict.differences import CHEAP_RUNGS, Estimate, richardson, rms, rungs, scales
 from gradcheck_cli.verdict.rule import UNIT, Comparison, Status, Tolerance, allowance, blocks, magnitude
@@ -267,14 +267,18 @@ class Tied:
 def keeping_ties(program: Program, count: int, seed: int, budget: Budget, weighed: bool = True) -> Tied | None:
     """At most so many random directions of all xs of a program that keep all ties; None where nothing is tied.
 
-    `weighed` ones are in units of the sizes of x.  Of none there may be no direction but that of what is not tied.
+    `weighed` ones are in units of the sizes of x.  Of none there may be no direction but that of what is not tied,
+    or no memory for directions to combine.
     """
     rng = np.random.default_rng([seed, 11])
-    steps = _tied_steps(program, rng, budget)
+    steps = _tied_steps(program, seed, budget)
     if not steps:
         return None
     sizes = _sizes(program, weighed)
+    entries = sum(size.size for size in sizes.values())
     for number in _TRIED:
+        if directions_within(8 * entries, number + count, budget.memory) < number + count:
+            break
         for alike in (False, True):
             tried = _tried(program, number + count, rng, alike)
             found = _combined(program, steps, {n: v * sizes[n] for n, v in tried.items()}, rng, budget)
@@ -306,31 +310,33 @@ def _chosen(program: Program, kept: Moves, count: int, rng: np.random.Generator)
     return {name: _evened(program, name, v, typical) for name, v in parts}
 
 
-def _tied_steps(program: Program, rng: np.random.Generator, budget: Budget) -> tuple[int, ...]:
+def _tied_steps(program: Program, seed: int, budget: Budget) -> tuple[int, ...]:
     """Steps whose decisions change when all xs move by next to nothing."""
     values = program.tape.values
-    sizes = {name: reals(values[name]) for name in program.probes}
-    moves = {n: rng.uniform(0.5, 1.5, (_LOOKS, k)) * rng.choice([-1.0, 1.0], (_LOOKS, k)) for n, k in sizes.items()}
-    # In order: of equal values that are compared one after the other each is, in turn, the largest so far.
-    moves = {n: np.concatenate([v, np.linspace(0.5, 1.5, v.shape[1])[None]]) for n, v in moves.items()}
-    both = {n: np.concatenate([v, -v]) * TIE * scales(flat(values[n])) for n, v in moves.items()}
-    found: set[int] = set()
-    for outcome in _each_run(program, both, budget):
-        found.update(outcome)
-    return tuple(sorted(found))
-
-
-def _each_run(program: Program, offsets: Moves, budget: Budget) -> Iterator[Sequence[int]]:
-    values = program.tape.values
+    sizes = {name: TIE * scales(flat(values[name])) for name in program.probes}
 
     def run(piece: range) -> Sequence[int]:
-        some = slice(piece.start, piece.stop)
-        moved = {n: shaped((flat(values[n]) + v[some]).astype(flat(values[n]).dtype), values[n])
-                 for n, v in offsets.items()}  # fmt: skip
-        return [step for step, rows in program.run(moved, branches=True).crossed.items() if rows.any()]
+        moved = {n: np.empty((len(piece), x.size), flat(values[n]).dtype) for n, x in sizes.items()}
+        for row, number in enumerate(piece):  # drawn here: all at once they take many times the memory of the xs
+            look, back = divmod(number, 2)
+            rng = np.random.default_rng([seed, 11, 1 + look])
+            for name, size in sizes.items():
+                moved[name][row] = flat(values[name]) + (-size if back else size) * _look(rng, size.size, look)
+        here = {name: shaped(each, values[name]) for name, each in moved.items()}
+        return [step for step, rows in program.run(here, branches=True).crossed.items() if rows.any()]
 
-    count = len(next(iter(offsets.values())))
-    yield from (made() for _, made in in_chunks(run, count, program.bytes_per_probe(), budget, program.worth))
+    each = in_chunks(run, 2 * (_LOOKS + 1), program.bytes_per_probe(), budget, program.worth)
+    return tuple(sorted({step for _, made in each for step in made()}))
+
+
+def _look(rng: np.random.Generator, size: int, number: int) -> Array:
+    """A random direction that ties are looked for along; the last one is in order.
+
+    Of equal values that are compared one after the other each is, in turn, the largest so far.
+    """
+    if number == _LOOKS:
+        return np.linspace(0.5, 1.5, size)
+    return np.asarray(rng.uniform(0.5, 1.5, size) * rng.choice([-1.0, 1.0], size))
 
 
 def _tried(program: Program, count: int, rng: np.random.Generator, alike: bool) -> dict[str, Array]:
