@@ -29,6 +29,7 @@ _ODD = "\0-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 _LINK = rf"\]8;;(?:{re.escape(DOCUMENTATION)}[\w/]*)?\x1b\\"  # to the documentation, or the end of it
 _MOVING, _MOVING_OR_COLOR = re.compile(f"\x1b(?!\\[\\d+m|{_LINK}|\\\\)|[{_ODD}]"), re.compile(f"[\x1b{_ODD}]")
 _IES, _ES = re.compile(r"[^aeiou]y$"), ("s", "x", "ch", "sh")  # entries, branches
+_WIDTH = 100  # characters of a line that is shown with a caret
 _COMMAND = re.compile(r"^(\s*):(?=:)|##(?=\[)", re.MULTILINE)
 
 
@@ -244,23 +245,23 @@ def spelled(error: BaseException) -> str:
 
 
 def respelled(name: str, known: str) -> bool:
-    """True if `name` is `known` in another case, or with one slip in its middle: a small letter too many, too few, or
-    wrong; or with two letters swapped.
+    """True if `name` is `known` in another case, or with two letters swapped, or a small letter in its middle too many,
+    too few or wrong.
 
     Its ends and its capitals count as meant: QMoE is no MoE, Tanh no Tan, and FastRelu no FastGelu.
     """
     if name.lower() == known.lower():
         return True
-    same = _shared(name, known)
-    behind = min(_shared(name[::-1], known[::-1]), min(len(name), len(known)) - same)
+    same = shared(name, known)
+    behind = min(shared(name[::-1], known[::-1]), min(len(name), len(known)) - same)
     odd, right = name[same : len(name) - behind], known[same : len(known) - behind]
     if not same or not (odd + right).islower():
         return False
     return (behind and max(len(odd), len(right)) == 1 < len(known) - 3) or (len(odd) == 2 and odd == right[::-1])
 
 
-def _shared(a: str, b: str) -> int:
-    """The length of the common prefix."""
+def shared(a: str, b: str) -> int:
+    """The length of the prefix that two texts have in common."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
@@ -271,10 +272,10 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def _snippet(text: str, column: int, width: int = 100) -> str:
+def _snippet(text: str, column: int) -> str:
     """The line of a file with a caret under a column, cut to what a terminal shows; "" for an empty one."""
-    start = max(0, column - 1 - width // 2) if len(text) > width else 0
-    cut = text[start : start + width].rstrip()
+    start = max(0, column - 1 - _WIDTH // 2) if len(text) > _WIDTH else 0
+    cut = text[start : start + _WIDTH].rstrip()
     shown = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in cut)
     if not shown:
         return ""

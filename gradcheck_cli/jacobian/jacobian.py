@@ -401,11 +401,11 @@ def smooth_rungs(crossed: Sequence[dict[int, Array]], count: int) -> Array:
     return np.asarray(~np.logical_or.accumulate(changed[::-1], axis=0)[::-1])
 
 
-def forward_noise(program: Program, seed: int = 0) -> Array:
+def forward_noise(program: Program) -> Array:
     """Rounding error of y in one forward run, `(y_size,)`: how far y moves when every result moves by one rounding."""
     y = flat(program.y)
     with np.errstate(invalid="ignore"):
-        spread = np.max(np.abs(moved_by_rounding(program, seed) - y), axis=0, initial=0.0)
+        spread = np.max(np.abs(moved_by_rounding(program) - y), axis=0, initial=0.0)
     return np.maximum(np.where(np.isfinite(spread), spread, 0) / ROUNDINGS, own_rounding(program))
 
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from gradcheck_cli.errors import DOCUMENTATION, shown
+from gradcheck_cli.errors import DOCUMENTATION, shared, shown
 from gradcheck_cli.results.record import Check, Report
 
 name = shown  # a name on one line
@@ -120,15 +120,9 @@ def labels(
 
 def _common(names: Sequence[str]) -> int:
     """The length of the prefix that different names have in common, up to a separator; 0 if it saves nothing."""
-    length = 1 + max(map(_start(min(names), max(names)).rfind, "/._:-")) if len({*names}) > 1 else 0
+    first, last = min(names), max(names)
+    length = 1 + max(map(first[: shared(first, last)].rfind, "/._:-")) if first != last else 0
     return length if length > 3 else 0
-
-
-def _start(one: str, other: str) -> str:
-    """The prefix that two texts have in common."""
-    return one[
-        : next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    ]
 
 
 def _tail(text: str, width: int) -> str:
@@ -206,7 +200,7 @@ def wrapped(text: str, width: int, first: str = "  ", others: str = "  ") -> lis
 def opened(text: str, start: str, color: str, style: Style) -> Iterator[str]:
     """The wrapped lines of a text, the start of the first one in a color."""
     for index, line in enumerate(each for part in text.split("\n") for each in wrapped(part, style.width, "")):
-        begin = _start(start, line) if index == 0 else ""
+        begin = start[: shared(start, line)] if index == 0 else ""
         yield paint(begin, color, style.color and bool(begin)) + line.removeprefix(begin)
 
 

@@ -62,11 +62,10 @@ def read(path: str | os.PathLike[str], kept: Collection[tuple[str, str]] = ()) -
             return _source(model, TensorSource(str(file), _folders(file), outline), sha256, kept)
 
 
-def read_proto(model: ModelProto, uri: str = "model", folder: str | os.PathLike[str] | None = None) -> Source:
-    """A model in memory; external data is read from the folder."""
-    folders = () if folder is None else (Path(folder),)
+def read_proto(model: ModelProto, uri: str = "model") -> Source:
+    """A model in memory, which has no external data."""
     with _errors_about(uri):
-        return _source(model, TensorSource(uri, folders), "")
+        return _source(model, TensorSource(uri, ()), "")
 
 
 def read_tensor(path: str | os.PathLike[str]) -> Array:
