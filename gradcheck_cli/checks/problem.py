@@ -31,7 +31,7 @@ from gradcheck_cli.errors import (
     shown,
 )
 from gradcheck_cli.formats.source import Source
-from gradcheck_cli.graph import Array, Graph
+from gradcheck_cli.graph import Array, Graph, Node
 from gradcheck_cli.graph.containers import described
 from gradcheck_cli.jacobian.coloring import Structure
 from gradcheck_cli.jacobian.cost import (
@@ -206,7 +206,7 @@ def _cause(point: Point, tape: Tape, y: str) -> str:
     ends = [tape.named[y].name]
     step = first_nonfinite(tape, ends)
     if step is None:
-        wrong = [name for name, var in tape.named.items() if _given(tape, name) and not np.isfinite(var.value).all()]
+        wrong = [name for name in _given(tape) if not np.isfinite(tape.named[name].value).all()]
         said = f"{wrong[0]!r} is not, which the model is given" if wrong else "an input or a parameter is not"
         spoils = first_nonfinite(tape, ends, a_number)
         said += "." if spoils is None else f"; first NaN at {spoils.where}."
@@ -245,10 +245,10 @@ def _drawn(point: Point, tape: Tape, y: str) -> str:
     )
 
 
-def _given(tape: Tape, name: str) -> bool:
-    value = tape.named[name]
+def _given(tape: Tape) -> list[str]:
+    """Tensors of numbers that no step computes."""
     made = {output for step in tape.steps for output in step.node.outputs}
-    return value.dtype.kind in "fc" and value.name not in made
+    return [name for name, var in tape.named.items() if var.dtype.kind in "fc" and var.name not in made]
 
 
 def require_shape(wanted: Mapping[str, Sequence[int]], tape: Tape, y: str) -> None:
@@ -297,8 +297,7 @@ def without_gradient(
     node, version = source.graph.nodes[origin], source.opset.get(domain)
     full, opset = f"{domain}.{op}" if domain else op, f", opset {version}" if version else ""
     message = f"no gradient for '{full}' ({_place(tape, origin, op, label)}{opset}); {stops}"
-    reached = source.graph.reached_from([x]) - {x}
-    before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
+    before = _on_the_way(source.graph, tape, x, node)
     given = "; or define one: ops: in a spec" if _of_ones_own(full) else ""
     ways = f"Check up to it: --y {quoted(before)}{given}" if before else ""
     return NoGradientError(f"{message} {ways}" if before else message, error.missing)
@@ -313,14 +312,19 @@ def without_forward(error: GradcheckError, graph: Graph, tape: Tape, x: str, y: 
     node = next((n for n in graph.nodes if any(tape.blocked.get(name) is error for name in n.outputs)), None)
     if node is None:
         return error
-    reached = graph.reached_from([x]) - {x}
-    before = next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
+    before = _on_the_way(graph, tape, x, node)
     upto = f"Check up to it: --y {quoted(before)}; or define" if before else "Define"
     result = next(name for name in node.outputs if name)
     by = "ops: in a spec, or an installed package" if _of_ones_own(error.operators[0]) else "an installed package"
     ways = f"{upto} it: {by}; or give what it computes: --feed {quoted(result)}=@FILE.npy"
     message = f"{error}; it stops {'/'.join(derivative(x, y, ''))}. {ways}"
     return UnsupportedError(message, code=error.code, operators=error.operators)
+
+
+def _on_the_way(graph: Graph, tape: Tape, x: str, node: Node) -> str | None:
+    """The first tensor a node reads that lies behind x and can be a y; None if there is none."""
+    reached = graph.reached_from([x]) - {x}
+    return next((n for n in node.reads if n in reached and n in tape.named and inexact(tape.named[n])), None)
 
 
 def _of_ones_own(full: str) -> bool:
