@@ -196,9 +196,8 @@ def derivative(program: Program, direction: Directions, weights: Array, budget: 
         value = float((by_complex_step(program, direction, budget) @ weights)[0])
         return value, 4 * float(np.finfo(float).eps) * abs(value)
     estimate = by_ladder(program, direction, ALL_RUNGS, forward_noise(program), budget).estimate
-    error = np.where(
-        weights == 0, 0.0, np.abs(weights) * estimate.error
-    )  # entries without weight may have an infinite bound
+    # an entry without weight may have an infinite bound
+    error = np.where(weights == 0, 0.0, np.abs(weights) * estimate.error)
     return float((estimate.value @ weights)[0]), float(error.sum())
 
 

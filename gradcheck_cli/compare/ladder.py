@@ -100,9 +100,8 @@ _APART = (2.0**-24,)  # of points that noise is read off at, in units of the sca
 _HEARD = 3.0  # of noise that is heard: rows by the thousand meet more than its usual size
 _SHARE = 8  # of the memory: what the differences of some rows may take
 _PER_ENTRY = 8 * 60  # bytes of an entry's differences at all rungs, and what is made of them
-_THIRD = (
-    2.0**-190
-)  # beyond the square of the complex step, whose third-order term is all there is where slopes are zero
+# beyond the square of the complex step, whose third-order term is all there is where slopes are zero
+_THIRD = 2.0**-190
 _LONG_WORK, _BACKWARD = 2e7, 4  # operations that long doubles are worth; runs that a run backward counts as
 _ROUGH = Tolerance(rtol=1e-3)  # how far float64 may take a right rule from what it is in long doubles
 _NO_KERNEL = GradcheckError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError

@@ -253,9 +253,8 @@ class ForwardComparison:
             seen = (tol <= self.resolution * largest) | (gap + tol <= allow) | nothing
             other = np.abs(slopes.value) > tol  # than ours
         passed, failed = (first == Status.PASS) | (first == Status.KINK_OK), first == Status.FAIL
-        right = (
-            failed & seen & other & ~wrong
-        )  # a rule, of what the other one computes; it is our forward run that is not
+        # a rule, of what the other one computes; it is our forward run that is not
+        right = failed & seen & other & ~wrong
         left = np.where(seen, first, np.where(known, Status.NOISE, Status.DOMAIN))
         status = np.where(passed, np.where(wrong, Status.FAIL, left), np.where(right, Status.PASS, first))
         taken = passed | right | (failed & wrong)  # the others fail, or are open, by what we compute

@@ -252,19 +252,16 @@ def _type(graph: Graph, name: str) -> TensorType:
 
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.\w+)*")  # as Python calls the parameters of modules
-_EXPORTED = re.compile(  # how exporters call what has no name
-    r"constant|const(_|\d|$)|onnx::|val_|.*__\d+(:0)?$", re.IGNORECASE
-)
-_FILLED_IN = re.compile(
-    r"constant|val_|.*_val_\d+$", re.IGNORECASE
-)  # how exporters call constants that they need themselves
+# names that exporters give to what has none, and to constants that they need themselves
+_EXPORTED = re.compile(r"constant|const(_|\d|$)|onnx::|val_|.*__\d+(:0)?$", re.IGNORECASE)
+_FILLED_IN = re.compile(r"constant|val_|.*_val_\d+$", re.IGNORECASE)
 _LITERAL = re.compile(  # numbers of the code, in PyTorch's older exporter and as operands of TensorFlow's functions
     r"(.*[/._])?/(.*/)?Constant(_\d+)?_output_0|(.*/)?Const(_\d+)?:0|.*/([abetxy]|padding_value)(:0)?"
 )
-_PARAMETER = re.compile(
+_PARAMETER = re.compile(  # names that modules give to what is trained
     r"(^|_)(weights?|bias(es)?|kernel|gamma|beta|scale|alpha|lambda|tau|temperature|embed(ding)?s?|tokens?|table|param"
     r"(eter)?s?)(_|\d|$)|ReadVariableOp"
-)  # how modules call what is trained
+)
 _LARGE_NEGATIVE = -1e3  # what an attention mask adds
 _AT_ONCE = 1 << 16  # entries
 _COPY = ("", "Identity")

@@ -30,9 +30,8 @@ Tell: TypeAlias = Callable[[str], object]
 _SELDOM = 100_000  # objects that are made between two collections
 _LARGEST, _BLOCK = 2 << 30, 1 << 20  # bytes of a file, and of it at once
 _NO_SPACE = re.compile(r"[^ \t\r\n]")
-_RUN = re.compile(
-    rf'{{\s*"schema": *"{RUN_SCHEMA}",\s*"exit_code": *\d+,(\s*"fail_on": *\[[^]]*\],)?\s*"checks": *\['
-)  # how we begin one
+# the text that a run begins with
+_RUN = re.compile(rf'{{\s*"schema": *"{RUN_SCHEMA}",\s*"exit_code": *\d+,(\s*"fail_on": *\[[^]]*\],)?\s*"checks": *\[')
 _decode = json.JSONDecoder().raw_decode
 
 

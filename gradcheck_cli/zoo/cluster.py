@@ -42,10 +42,8 @@ if TYPE_CHECKING:
 
 RETRIES = 3  # of a job whose worker was lost
 _TICK, _SECOND = 0.2, 1.0
-_PATIENCE, _PART = (
-    60.0,
-    0.9,
-)  # seconds without any worker, at the start and later; the part of a time limit that is less
+_PATIENCE = 60.0  # seconds, at most, without any worker, at the start and later
+_SHARE = 0.9  # of a time limit, at most, that this may take
 _OF_A_PART = 2 << 30  # bytes for a part on a worker, if no limit is given
 _AHEAD = 2  # jobs for each worker beyond those that it runs
 _SILENT = logging.CRITICAL + 1
@@ -93,10 +91,8 @@ class Cluster:
     def run(self, jobs: Iterable[Job]) -> None:
         with self.interrupts.heeded(), selectors.DefaultSelector() as selector:
             selector.register(self.interrupts.reader, selectors.EVENT_READ)
-            parcels = (
-                packed(_ticket(), job, self.limits, self.work) for job in jobs
-            )  # reads files in the feed's thread
-            feed = Feed(parcels, self.interrupts.wake)
+            # files are read in the feed's thread
+            feed = Feed((packed(_ticket(), job, self.limits, self.work) for job in jobs), self.interrupts.wake)
             self.client.subscribe_topic(self.topic, self._hear)
             try:
                 self._look()
@@ -278,7 +274,7 @@ def _save(job: Job, bundles: Bundles) -> None:
 
 def _patience(timeout: float | None) -> float:
     """Seconds in which a worker has to come, fewer than a time limit has."""
-    return _PATIENCE if timeout is None else min(_PATIENCE, _PART * timeout)
+    return _PATIENCE if timeout is None else min(_PATIENCE, _SHARE * timeout)
 
 
 @contextmanager

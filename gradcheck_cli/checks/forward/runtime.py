@@ -60,9 +60,8 @@ class Question(Struct, frozen=True):
     threads: int = 1
     stacked: str = ""  # the input that holds a stack of values, with one run for each; outputs are stacked too
     optimized: bool = False  # by onnxruntime's default optimizations; else the graph is run as written
-    maps: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # for maps inside outputs, their "keys" in order and a "dtype"
+    # for maps inside outputs, their "keys" in order and a "dtype"
+    maps: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Worker(Struct):
