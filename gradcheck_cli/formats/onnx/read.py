@@ -63,7 +63,7 @@ def read(path: str | os.PathLike[str], kept: Collection[tuple[str, str]] = ()) -
 
 
 def read_proto(model: ModelProto, uri: str = "model") -> Source:
-    """A model in memory, which has no external data."""
+    """A model in memory; ModelError if it has external data, for which there is no folder."""
     with _errors_about(uri):
         return _source(model, TensorSource(uri, ()), "")
 
