@@ -205,6 +205,11 @@ def test_the_values_are_those_that_were_drawn_whatever_draws_now(gradcheck: Comm
     assert sorted(entry["theoretical"] for entry in record["worst"]) == [0.5, 0.625, 0.75]
 
 
+def test_a_value_that_was_given_is_not_kept_as_drawn_besides(gradcheck: Command) -> None:
+    gradcheck(*SQUARE, "--x-init-value", "[1,2,3]")
+    assert json.loads((only_bundle() / "bundle.json").read_text())["drawn"] == {"0": {}}
+
+
 OVERRIDES = {
     "--rtol 1": (0, "pass"),
     "--x h": (0, "pass"),

@@ -133,6 +133,12 @@ def test_an_error_shows_its_line_and_a_caret():
     assert str(caught.value).split("\n")[1:] == ["  ten: {a: 1, a: 2}", "              ^"]
 
 
+def test_tabs_stay_before_the_caret_and_other_controls_are_marked():
+    with pytest.raises(SpecError) as caught:
+        parse("k: {a:\t1,\t'\u200b': 1, a: 2}", "f")
+    assert str(caught.value).split("\n")[1:] == ["  k: {a:\t1,\t'\ufffd': 1, a: 2}", "        \t  \t        ^"]
+
+
 def test_a_long_line_is_cut_around_the_caret():
     with pytest.raises(SpecError) as caught:
         parse("k: {" + "abc: 1, " * 2 + " " * 300 + "abc: 2}", "f")
