@@ -177,14 +177,10 @@ class _Composer:
             node = self._giving_more(own, read)
             inner = computing([each for _, each in part], read.difference(node.outputs), node.outputs)[0]
             again = [part[i] for i in inner]
-            needless = (
-                2 * len(again) > len(part) if made.issuperset(filter(None, own.outputs)) else bool(own.domain and again)
-            )
-            if (
-                (not part or _in_files(self.model, node))
-                and not needless
-                and not any("rng" in step.metadata for step, _ in again)
-            ):
+            whole = made.issuperset(filter(None, own.outputs))
+            needless = 2 * len(again) > len(part) if whole else bool(own.domain and again)
+            drawn = any("rng" in step.metadata for step, _ in again)
+            if (not part or _in_files(self.model, node)) and not needless and not drawn:
                 self._keep(node)
                 for step, each in again:
                     self._emit(each, step)
