@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
@@ -35,6 +38,15 @@ def model(
     types = {name: TensorType(np.dtype(dtype), shape) for name, shape in shapes.items()}
     graph = Graph(tuple(shapes), (made[-1].outputs[-1],), made, arrays, types)
     return gc.Model(Source(graph, "graph", nodes=len(made)), gc.OPS)
+
+
+def save(path: Path, text: str, opset: int = 17, **constants: Any) -> Path:
+    """A model in ONNX's text syntax with its constants, written to a file."""
+    graph = onnx.parser.parse_graph(text)
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items())
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    return path
 
 
 def with_rule(op: str, vjp: Any) -> dict[tuple[str, str], gc.Op]:

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
 
 import gradcheck_cli as gc
 from gradcheck_cli.checks.forward.runtime import WORKER, Question
 from gradcheck_cli.errors import LimitError, UsageError
 from gradcheck_cli.results.record import Check
-from tests.checking.small import model, scaled
+from tests.checking.small import model, save, scaled
 
 pytest.importorskip("onnxruntime")
 
@@ -28,11 +27,7 @@ Made = Callable[..., gc.Model]
 def made(tmp_path: Path) -> Made:
     def made(text: str, opset: int = 17, **constants: Any) -> gc.Model:
         """A model in ONNX's text syntax with its constants, written to a file and loaded."""
-        graph = onnx.parser.parse_graph(f"m {text}")
-        graph.initializer.extend(numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items())
-        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
-        return gc.load(tmp_path / "m.onnx")
+        return gc.load(save(tmp_path / "m.onnx", f"m {text}", opset, **constants))
 
     return made
 

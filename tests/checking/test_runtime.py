@@ -15,25 +15,16 @@ import numpy as np
 import onnx
 import pytest
 from msgspec import structs
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import gradcheck_cli as gc
 from gradcheck_cli.checks.forward.runtime import WORKER, Question, Unanswered, Worker
 from gradcheck_cli.results.record import Check
-from tests.checking.small import model, scaled
+from tests.checking.small import model, save, scaled
 
 pytest.importorskip("onnxruntime")
 
 RNG = np.random.default_rng(5)
-
-
-def save(path: Path, text: str, opset: int = 17, **constants: Any) -> Path:
-    """A model in ONNX's text syntax with its constants, written to a file."""
-    graph = onnx.parser.parse_graph(text)
-    graph.initializer.extend(numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items())
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
-    return path
 
 
 CHAIN = """chain (float[N,4] x) => (float[N,3] y) {

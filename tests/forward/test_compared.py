@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import gradcheck_cli as gc
 from gradcheck_cli.checks.forward.stepwise import first_differing
 from gradcheck_cli.op import Ops
+from tests.checking.small import save
 from tests.forward.held import forward
 
 pytest.importorskip("onnxruntime")
@@ -27,14 +28,6 @@ LABELS: dict[int, Mapping[str, Any]] = {
     TensorProto.STRING: {"classlabels_strings": ["b", "a", "c"]},
     TensorProto.INT64: {"classlabels_int64s": [5, 2, 9]},
 }
-
-
-def save(path: Path, text: str, opset: int = 17, **constants: Any) -> Path:
-    """A model in ONNX's text syntax, with its constants."""
-    graph = onnx.parser.parse_graph(text)
-    graph.initializer.extend(numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items())
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9), path)
-    return path
 
 
 def zipped(path: Path, key: int) -> Path:
