@@ -118,6 +118,7 @@ def exhausted(error: MemoryError | LimitError | RuntimeError, where: str = "", l
     if isinstance(error, LimitError):
         return LimitError(f"{place}{error}", code=error.code)
     what = "no room for a thread" if isinstance(error, RuntimeError) else _refused(error)
+    least = max(least, _reached(error))
     hint = f"{_allowing(_asked(error), least)}smaller sizes (--x-shape, --dim) or a lower --jobs need less"
     return LimitError(f"{place}{what}; {hint}", code="GC602")
 
@@ -149,6 +150,18 @@ def _allowing(asked: float, least: float) -> str:
         else "this machine has no room for it; "
     )
     return fits if size else ""
+
+
+def _reached(error: MemoryError | RuntimeError) -> float:
+    """Bytes of the limit that NumPy met when it asked for memory, which may be free again; 0 if it met none."""
+    if isinstance(error, TooLarge) or not _asked(error):
+        return 0.0
+    with suppress(ImportError, OSError):
+        import resource
+
+        soft = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        return 0.0 if soft == resource.RLIM_INFINITY else soft
+    return 0.0
 
 
 def generous(size: float) -> str:

@@ -133,6 +133,17 @@ def test_running_out_names_the_place_where_it_is_known() -> None:
     assert str(memory.exhausted(RuntimeError("can't start new thread"))).startswith("no room for a thread; ")
 
 
+def test_a_limit_that_was_reached_is_not_the_one_that_is_asked_for() -> None:
+    """The arrays that had filled the memory are gone when the message is made."""
+    with memory.held(1 << 30):
+        reached = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        with pytest.raises(MemoryError) as caught:
+            print(len([np.empty(4 << 20) for _ in range(64)]))
+        asked = re.search(r"--memory-limit (\d+)(MiB|GiB) or more", str(memory.exhausted(caught.value)))
+    assert asked is not None
+    assert int(asked[1]) << {"MiB": 20, "GiB": 30}[asked[2]] > reached
+
+
 @pytest.mark.parametrize(
     ("error", "of_memory"),
     [
