@@ -174,7 +174,7 @@ def flat_stack(stack: Array) -> Array:
 
 
 def shaped(stack: Array, like: Array) -> Array:
-    """The inverse of `_flat_stack` for tensors like `like`."""
+    """The inverse of `flat_stack` for tensors like `like`."""
     if like.dtype.kind == "c":
         stack = stack[:, : like.size] + 1j * stack[:, like.size :]
     return stack.reshape(len(stack), *like.shape)
