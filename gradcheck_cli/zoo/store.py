@@ -305,23 +305,9 @@ def raw(folder: Path, lines: Sequence[Line]) -> Iterator[bytes]:
 
 def merged(folders: Sequence[Path], target: Path) -> About:
     """Joins runs to a new one, completely or not at all; if two have the same job, the later run counts."""
-    abouts = [read_about(folder) for folder in folders]
+    about = _joined([read_about(folder) for folder in folders])
     found = [finished(folder)[0] for folder in folders]
     last = {job: index for index, jobs in enumerate(found) for job in jobs}
-    options = {name: value for name, value in abouts[0].options.items() if name != "shard"}
-    sources = dict.fromkeys(source for about in abouts for source in about.sources)
-    names = tuple(sorted({job for about in abouts for job in about.jobs}))
-    shards, gates = _shards(abouts), {gate for about in abouts for gate in about.fail_on}
-    about = replace(
-        abouts[0],
-        sources=tuple(sources),
-        options=options,
-        shard="",
-        jobs=names,
-        shards=shards,
-        fail_on=tuple(gate for gate in GATES if gate in gates),
-        waives={n: v for n, v in abouts[0].waives.items() if all(each.waives.get(n) == v for each in abouts)},
-    )
     if os.path.lexists(target):
         raise UsageError(f"{target} is there already; runs are put into a new folder")
     new = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -341,6 +327,21 @@ def merged(folders: Sequence[Path], target: Path) -> About:
         with suppress(OSError), own_folder(target.parent) as around:
             around.remove(new.name)
     return about
+
+
+def _joined(abouts: Sequence[About]) -> About:
+    """The description of runs that are one: their sources, jobs and gates together, and the options of the first."""
+    first, gates = abouts[0], {gate for about in abouts for gate in about.fail_on}
+    return replace(
+        first,
+        sources=tuple(dict.fromkeys(source for about in abouts for source in about.sources)),
+        options={name: value for name, value in first.options.items() if name != "shard"},
+        shard="",
+        jobs=tuple(sorted({job for about in abouts for job in about.jobs})),
+        shards=_shards(abouts),
+        fail_on=tuple(gate for gate in GATES if gate in gates),
+        waives={n: v for n, v in first.waives.items() if all(each.waives.get(n) == v for each in abouts)},
+    )
 
 
 def _shards(abouts: Sequence[About]) -> tuple[str, ...]:
