@@ -262,6 +262,12 @@ def test_more_failures_than_a_step_shows_are_counted() -> None:
     assert found[MOST - 1][2] == "16 more checks did not pass: see the log of this step"
 
 
+def test_as_many_failures_as_a_step_shows_are_all_shown() -> None:
+    many = tuple(replace(FAILED, check=f"net{i}.onnx") for i in range(MOST))
+    titles = [properties["title"] for _, properties, _ in commands(render("github", Report(many)))]
+    assert titles == [f"GC101 net{i}.onnx: d loss/d x" for i in range(MOST)]
+
+
 def test_the_summary_of_a_step_never_exceeds_what_is_shown(tmp_path: Path) -> None:
     many = tuple(replace(hostile("x" * 500), check=f"net{i}.onnx") for i in range(1500))
     file = tmp_path / "summary.md"
