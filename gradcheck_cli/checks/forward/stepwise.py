@@ -150,8 +150,7 @@ class Roundings:
         constants = {n: v for n, v in self.graph.constants.items() if n not in self.feeds}
         for name, value in {**constants, **self.feeds}.items():
             if is_inexact_array(value):
-                least = least_step(value.dtype) * ((value != 0) | (value.dtype.name in _HALVES))
-                by = np.maximum(move * epsilon(value.dtype) * np.abs(value), least)
+                by = np.maximum(move * epsilon(value.dtype) * np.abs(value), least_step(value.dtype) * (value != 0))
                 moved = value + rng.uniform(-_WIDTH, _WIDTH, value.shape) * by
                 yield name, np.where(_short(value), value, moved).astype(value.dtype)
             elif name in self.feeds:
@@ -355,15 +354,15 @@ class PieceRuns:
     def _in_range(self, ours: Array, theirs: Array) -> Array:
         """Our result, with theirs where only one of them is finite, for the range of half precision alone.
 
-        onnxruntime keeps float32 between nodes in half precision: an operand that overflows, or is 0, when returned
-        need not have been so inside, and a result at the end of the range may be returned as infinite.
+        onnxruntime keeps float32 between nodes in half precision: an operand that overflows when returned did not
+        inside, and a result at the end of the range may be returned as infinite.
         """
         half = [x for x in self.piece.feeds.values() if isinstance(x, np.ndarray) and x.dtype.name in _HALVES]
         if ours.shape != theirs.shape or not half:
             return ours
         if theirs.dtype == np.float16:
             ours = np.where(np.isinf(theirs) & (np.sign(ours) == np.sign(theirs)) & (abs(ours) > _END), theirs, ours)
-        if all(np.isfinite(x).all() and x.all() for x in half):
+        if all(np.isfinite(x).all() for x in half):
             return ours
         return np.where(np.isfinite(theirs) & ~np.isfinite(ours), theirs, ours)
 
