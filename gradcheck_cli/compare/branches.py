@@ -15,7 +15,7 @@ import numpy as np
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.engine.program import Program
 from gradcheck_cli.errors import listed
-from gradcheck_cli.graph import Array, Graph, Node, TensorType, describe
+from gradcheck_cli.graph import Array, Graph, Node, TensorType, describe, is_inexact
 from gradcheck_cli.op import Sides
 from gradcheck_cli.op.batching import shape_only
 from gradcheck_cli.results.record import BranchCounts, Check
@@ -227,9 +227,9 @@ def _taken(tape: Tape, step: Step, decided: set[str]) -> Seen:
 
 
 def _is_bare(tape: Tape, node: Node, sized: set[str]) -> bool:
-    """True where a result has no entries by sizes that are open, though all that is read has some."""
+    """True where a result of numbers has no entries by sizes that are open, though all that is read has some."""
     made, read = ([tape.named[n] for n in names if n in tape.named] for names in (node.outputs, node.inputs))
-    return any(y.name in sized and not y.size for y in made) and all(x.size for x in read)
+    return any(y.name in sized and not y.size and is_inexact(y.dtype) for y in made) and all(x.size for x in read)
 
 
 def _depending(tape: Tape, fed: Iterable[str], *, by_size: bool = False) -> set[str]:

@@ -21,9 +21,7 @@ from gradcheck_cli.op import Op, composite, from_end, on_containers
 
 def sequence_construct(*items: Any) -> Sequence:
     """A sequence of the operands."""
-    dtypes = sorted({item.dtype.name for item in items if isinstance(item, Var)})
-    if len(dtypes) > 1:
-        raise ValueError(f"the tensors of a sequence are of one dtype, not {' and '.join(dtypes)}")
+    _require_one_dtype(*items)
     return Sequence(items)
 
 
@@ -31,7 +29,8 @@ def sequence_insert(sequence: Any, tensor: Any, position: Var | None = None) -> 
     """The sequence with one more tensor before `position`, or at its end by default."""
     items = items_of(sequence)
     at = len(items) if position is None else _position(position, len(items), len(items))
-    return sequence_construct(*items[:at], tensor, *items[at:])
+    _require_one_dtype(*items[:1], tensor)  # the others have that of the first: a loop may have inserted many
+    return Sequence((*items[:at], tensor, *items[at:]))
 
 
 def sequence_erase(sequence: Any, position: Var | None = None) -> Sequence:
@@ -106,6 +105,12 @@ def optional_get_element(value: Any) -> Any:
     if held is None:
         raise ValueError("the optional is empty")
     return mapped(sym.identity, held)
+
+
+def _require_one_dtype(*items: Any) -> None:
+    dtypes = sorted({item.dtype.name for item in items if isinstance(item, Var)})
+    if len(dtypes) > 1:
+        raise ValueError(f"the tensors of a sequence are of one dtype, not {' and '.join(dtypes)}")
 
 
 def items_of(value: Any) -> tuple[Any, ...]:

@@ -324,9 +324,16 @@ SCANNED = """a (float[T,b] x) => (float[b] y) {
 }"""
 
 
+SHAPES = """a (float[b,T] x) => (float[b] y) {
+    s = Shape (x)  rest = Slice (s, two, far)  first = Slice (s, zero, one)  to = Concat <axis = 0> (first, rest)
+    m = ReduceMean <keepdims = 0> (x, one)  y = Reshape (m, to)
+}"""
+
+
 @pytest.mark.parametrize(
     ("text", "sizes", "told"),
-    [(LATER, {"T": 5}, "node 0 Slice 's'"), (LATER, {"T": 6}, ""), (LATER.replace("b,T", "2,5"), {}, ""),
+    [(SHAPES, {"T": 5}, ""),
+     (LATER, {"T": 5}, "node 0 Slice 's'"), (LATER, {"T": 6}, ""), (LATER.replace("b,T", "2,5"), {}, ""),
      (STEPS, {"T": 5}, "node 4 Loop 'y'"), (STEPS, {"T": 6}, ""), (STEPS.replace("b,T", "2,5"), {}, ""),
      (SCANNED, {"T": 5}, "node 0 Slice 's'"), (SCANNED, {"T": 6}, "")],
 )  # fmt: skip
@@ -334,8 +341,14 @@ def test_what_gives_nothing_at_the_sizes_of_a_check_is_told_of(
     tmp_path: Path, text: str, sizes: dict[str, int], told: str
 ):
     """A loop of T - 5 steps, and all behind the fifth entry, are not there where T is 5."""
-    numbers = {"zero": np.int64([0]), "one": np.int64([1]), "five": np.int64([5]), "far": np.int64([99])}
-    onnx.save(net(text, **numbers), tmp_path / "m.onnx")
+    numbers = {
+        "zero": np.int64([0]),
+        "one": np.int64([1]),
+        "two": np.int64([2]),
+        "five": np.int64([5]),
+        "far": np.int64([99]),
+    }
+    onnx.save(net(text, **{name: np.int64([n]) for name, n in numbers.items()}), tmp_path / "m.onnx")
     [record] = gc.check(gc.load(tmp_path / "m.onnx"), "x", "y", dims=sizes).checks
     said = (f"no point ran the body of {told}: what it computes was not checked" if "Loop" in told else
             f"at these sizes nothing comes from {told}: what follows from it was not checked")  # fmt: skip

@@ -282,3 +282,14 @@ def test_the_health_of_a_gradient_may_be_known(
     again = gradcheck("report", "now.json", "--gate", "--fail-on", now, "--baseline", "before.json")
     assert [zoo.code, later.code, again.code] == [code] * 3
     assert gradcheck(spec.name, "--fail-on", now, "--baseline", "now.json").code == 0
+
+
+def test_health_that_is_known_lets_no_other_word_through_later(gradcheck: Command, folder: Path) -> None:
+    (folder / "net.gradcheck.yaml").write_text(DEAD)
+    gradcheck("net.gradcheck.yaml", "--fail-on", "dead", "--report", "before.json")
+    gradcheck("net.gradcheck.yaml", "--fail-on", "dead", "--baseline", "before.json", "--report", "now.json")
+    text = (folder / "now.json").read_text()
+    assert '"shows": ["dead"]' in text
+    (folder / "now.json").write_text(text.replace('"shows": ["dead"]', '"shows": ["dead", "vanishing"]'))
+    codes = {"dead": 0, "vanishing": 1, "dead,vanishing": 1, "fail": 0}
+    assert {word: gradcheck("report", "now.json", "--gate", "--fail-on", word).code for word in codes} == codes

@@ -9,6 +9,7 @@ import pytest
 from onnx import NodeProto, TypeProto, ValueInfoProto, helper
 from onnx import TensorProto as T
 
+from gradcheck_cli.autodiff.tape import Tape, Var
 from gradcheck_cli.autodiff.trace import result, trace
 from gradcheck_cli.backend import prepare
 from gradcheck_cli.engine.program import Program
@@ -16,6 +17,7 @@ from gradcheck_cli.errors import LimitError, ModelError, UsageError
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.graph.containers import Map, Optional, Sequence, elements, plain, typed
 from gradcheck_cli.ops import OPS
+from gradcheck_cli.ops.sequence import sequence_insert
 from tests.ops.case import arr, chain, node
 from tests.ops.cases.sequence import FLOAT, GROWING, PAIR, SEQUENCE, SQUARED
 
@@ -28,6 +30,17 @@ EMPTY = node("SequenceEmpty", "", "s")
 THROUGH = Graph(("i", "go"), ("go", "h"), (node("Identity", "s", "h"),))
 FIRST_OF_TWO = Graph(("a", "b"), ("a",), ())
 KEYED = node("MapConstruct", "x0", "m", "gradcheck", keys=(5, 1))
+
+
+def test_a_loop_that_inserts_many_tensors_looks_at_each_once(monkeypatch: pytest.MonkeyPatch):
+    reads, tape, made = list[str](), Tape(OPS), Sequence(())
+    tensors = [tape.constant(np.float32(index)) for index in range(100)]
+    monkeypatch.setattr(Var, "dtype", property(lambda var: reads.append(var.name) or var.like.dtype))
+    for tensor in tensors:
+        made = sequence_insert(made, tensor)
+    assert made.items == tuple(tensors)
+    assert len(reads) < 300
+
 
 REFUSED = [  # what is said, nodes, values of x0, x1 ..., constants
     ("position 2 is out of range in a sequence of 2", [PAIR, node("SequenceAt", "s i", "y0")], [ONE, TWO], {"i": 2}),

@@ -496,11 +496,18 @@ def gates_given(value: Any, dtype: str) -> tuple[str, ...]:
 def with_gates(check: Check, asked: Collection[str]) -> Check:
     """The record with the gates for its gradient's health; a known failure (status waived) stops at none.
 
-    Gates that do not concern health stay: they are in a record whatever a run asks for.
+    Gates that do not concern health stay: they are in a record whatever a run asks for.  Of health that is known the
+    words alone are let through at which it stopped before.
     """
-    if check.status == "waived" and not check.ignored:
+    waiver = check.waiver or {}
+    known = waiver.get("gates", ())
+    if check.status == "waived" and not check.ignored and not known:
         return check
     own = tuple(word for word in check.gates if word not in WORDS)
     health = check.gradient.get("health")
     shown = () if health is None else health.shows
-    return replace(check, gates=(*own, *(word for word in WORDS if word in asked and word in shown)))
+    found = [word for word in WORDS if word in asked and word in shown]
+    if known and {*known}.issuperset(found):
+        return check
+    judged = replace(check, gates=(*own, *found))
+    return replace(judged, status=waiver["status"], waiver=None) if known else judged
