@@ -264,4 +264,4 @@ def totals(report: Report) -> str:
 
 def _let_through(outcome: str, report: Report) -> str:
     """A remark that a run does not fail for this outcome, although others fail it."""
-    return " (not in --fail-on)" if outcome in OUTCOMES and report.fail_on and outcome not in report.fail_on else ""
+    return ", not in --fail-on" if outcome in OUTCOMES and report.fail_on and outcome not in report.fail_on else ""

@@ -86,7 +86,7 @@ RUNS = [  # command line, exit code, the summary
     ("wrong.gradcheck.yaml --ignore GC1", 0, "3 checks: 1 passed, 1 known failure, 1 ignored by --ignore in"),
     ("wrong.gradcheck.yaml --ignore GC1 --select GC101", 1, "3 checks: 1 passed, 1 known failure, 1 failed in"),
     ("log.onnx --ignore GC302 --fail-on fail", 0, "1 check: 1 ignored by --ignore in"),
-    ("log.onnx --select GC302 --fail-on fail", 0, "1 check: 1 inconclusive (not in --fail-on) in"),
+    ("log.onnx --select GC302 --fail-on fail", 0, "1 check: 1 inconclusive, not in --fail-on in"),
     ("log.onnx --ignore GC302 --fail-on dead", 0, "1 check: 1 ignored by --ignore in"),
 ]
 
