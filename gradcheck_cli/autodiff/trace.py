@@ -182,11 +182,14 @@ def _spread(step: Step, values: set[str], shapes: set[str]) -> None:
     if values.isdisjoint(given) and shapes.isdisjoint(given) and "kept" not in step.metadata:
         return
     read = () if step.op.batching is shape_only else step.operands
-    counted = {step.operands[i] for i in step.op.sized_by or () if i < len(step.operands)}
+    by, shaping = step.op.sized_by, step.operands
+    if by == "first":
+        by, shaping = (), step.operands[:1]
+    counted = {step.operands[i] for i in by or () if i < len(step.operands)}
     moved = not shapes.isdisjoint(step.operands)
     if "kept" in step.metadata:
         shapes.update(_shaped_by(step, values, shapes))
-    elif step.op.sized_by is not None and (moved or not values.isdisjoint(counted.union(step.statics))):
+    elif by is not None and not (shapes.isdisjoint(shaping) and values.isdisjoint(counted.union(step.statics))):
         shapes.update(step.node.outputs)
     if moved or not values.isdisjoint([*read, *step.statics]):
         values.update(step.node.outputs)

@@ -149,8 +149,7 @@ class Op:
     backward_stable  its result is exact for operands moved by a rounding, not for the given ones: a factorization.
     stored    the operator works on the bits of numbers: its kernel gets the dtypes that the model names, not wider ones.
     widens    an operand in a narrower floating-point dtype than the others gives the same result.
-    containers  the operator on sequences, optionals or maps, written in symbolic functions of the tensors inside.
-              None: it takes tensors only.
+    containers  the operator on sequences, optionals or maps, in symbolic functions of what is inside.  None: tensors only.
     cuts      `(attributes, operand, output) -> Cut`: the reason why an output has no derivative by an operand, by nature
               (`rounding`, `deciding`).  None: there is none by any operand if the rule is `zero`, else by static ones.
     inner     the graph that it is composed of, if it is one; `inside`: rules for a kernel of many steps (`Nest`).
@@ -164,7 +163,8 @@ class Op:
     roles     operands in which a constant is a weight, a statistic or part of a quantization: `trained(1, 2)`.
     like      the operand whose dtype the first result has; None: a dtype of its own.
     integral  the outputs that are integers or truth values by nature.
-    sized_by  operands whose values decide on the shape of a result, beside the static ones.  None: the rank alone does.
+    sized_by  operands whose values decide on the shape of a result, beside the static ones and the shapes of all.  None:
+              the rank alone does.  "first": the shape of operand 0 alone.
     moves     how a result has entries of operand 0 as they are: "all" of them, in another layout; a "part" that attributes
               name; those that indices "picked" or that data "selected"; all "within" the same range.  Of several
               operands: all of them "joined", or "either" of two.
@@ -223,7 +223,7 @@ class Op:
     roles: OperandRoles = field(default_factory=dict)
     like: int | None = 0
     integral: tuple[int, ...] = ()
-    sized_by: tuple[int, ...] | None = ()
+    sized_by: tuple[int, ...] | Literal["first"] | None = ()
     moves: Moves = ""
     same_axes: bool = False
     space: Literal["", "windows", "resized"] = ""

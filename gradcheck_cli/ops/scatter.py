@@ -277,10 +277,10 @@ SCATTER: list[Op] = [
     Op("ScatterND", scattering(slices, combine), scatter_vjp("ScatterND", "GatherND"), scatter_nd_stack,
        bind=bind_scatter_nd, step=scattering(slices, combine_near_real), branch=scattering(slices, winner),
        linear=summing, sparsity=scatter_sparsity(slices), cuts=deciding(1), outline=scatter_outline(slices),
-       does="The data with slices written to the places that index vectors name."),
+       sized_by="first", does="The data with slices written to the places that index vectors name."),
     Op("ScatterElements", scattering(entries, combine), scatter_vjp("ScatterElements", "GatherElements"), scatter_stack,
        bind=bind_scatter_elements, step=scattering(entries, combine_near_real), branch=scattering(entries, winner),
        linear=summing, sparsity=scatter_sparsity(entries), cuts=deciding(1), outline=scatter_outline(entries),
-       does="y[i, indices[i, j, k], k] = updates[i, j, k] for axis 1."),
+       sized_by="first", does="y[i, indices[i, j, k], k] = updates[i, j, k] for axis 1."),
     composite("TensorScatter", tensor_scatter, bind=bind_tensor_scatter),
 ]  # fmt: skip

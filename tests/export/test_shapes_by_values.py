@@ -41,12 +41,21 @@ BEFORE = """g (double[4] x, int64[1] k) => (double loss)
   s = Slice(x, first, k, axis, step) q = Mul(s, s) loss = ReduceSum<keepdims = 0>(q) }"""
 BELOW = """g (double[T] x) => (double loss) <double most = {1000.0}> {
     c = Less(x, most) y = Compress<axis = 0>(x, c) s = Sin(y) loss = ReduceSum<keepdims = 0>(s) }"""
+# The rows that a router gives to the second of two experts, which adds what it makes of them: index_add in exports.
+ROUTED = """g (double[T, 3] x) => (double loss) <double[3, 2] router = {1, -1, 0.5, 0.25, -1, 2}> {
+    scores = MatMul(x, router) best = ArgMax<axis = 1, keepdims = 0>(scores) second = Constant<value_int = 1>()
+    mine = Equal(best, second) found = NonZero(mine) flat = Constant<value_ints = [-1]>() rows = Reshape(found, flat)
+    given = Gather(x, rows) made = Sin(given) like = Shape(given) column = Unsqueeze(rows, flat)
+    places = Expand(column, like)
+    whole = Shape(x) zeros = ConstantOfShape<value = double[1] {0}>(whole)
+    out = ScatterElements<axis = 0, reduction = "add">(zeros, places, made) y = Add(out, x) q = Mul(y, y)
+    loss = ReduceSum<keepdims = 0>(q) }"""
 CASES = [
     *((TOP, t, {"k": [k]}) for t, k in ((6, 2), (6, 6), (1, 1), (20, 17), (5, 0), (40, 30))),
     *((FIRST, t, {"n": n}) for t, n in ((6, 2), (6, 6), (1, 1), (20, 17), (5, 0), (40, 30))),
     *((STEPS, 2, {"n": n}) for n in (0, 1, 2, 4, 9)),
     *((TAKEN, t, {"c": c}) for t, c in ((4, [1, 0, 1, 1]), (3, [0, 0, 0]), (1, [1]), (9, [1] * 9))),
-    *((text, t, {}) for text in (POSITIVE, MEAN, BRANCHES) for t in (1, 2, 5, 12)),
+    *((text, t, {}) for text in (POSITIVE, MEAN, BRANCHES, ROUTED) for t in (1, 2, 5, 12)),
 ]
 STEP = 1e-5
 
