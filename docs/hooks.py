@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the documentation.
+"""Hooks that mkdocs calls while it builds the documentation.
 
 A page asks for a table of the code by a comment, `<!-- from the code: options -->`.  Each code has a page of its own,
 which stands in no file: its address is in messages and reports, so the code alone says which pages there are.

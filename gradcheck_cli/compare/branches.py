@@ -89,13 +89,14 @@ class Branches:
                 self._add(step, _taken(tape, step, decided) or self._chosen(tape, step, decided))
                 self._measure(step, tape, decided)
         sized = _depending(tape, [tape.named[n].name for n in feeds if n in tape.named and self._open(n)], by_size=True)
+        decisive = decided | sized
         ran = {step.origin for step in tape.steps if step.place.inside}
         for index, node in enumerate(self.graph.nodes):
             self.bare[index] = self.bare.get(index, True) and _is_bare(tape, node, sized)
             if (
                 node.op == "Loop"
                 and node.attrs["body"].nodes
-                and not (decided | sized).isdisjoint(tape.named[n].name for n in node.inputs[:2] if n in tape.named)
+                and not decisive.isdisjoint(tape.named[n].name for n in node.inputs[:2] if n in tape.named)
             ):
                 self.idle[index] = self.idle.get(index, True) and index not in ran
         for pair, program in programs.items():
@@ -228,7 +229,7 @@ def _taken(tape: Tape, step: Step, decided: set[str]) -> Seen:
 
 def _is_bare(tape: Tape, node: Node, sized: set[str]) -> bool:
     """True where a result of numbers has no entries by sizes that are open, though all that is read has some."""
-    made, read = ([tape.named[n] for n in names if n in tape.named] for names in (node.outputs, node.inputs))
+    made, read = ((tape.named[n] for n in names if n in tape.named) for names in (node.outputs, node.inputs))
     return any(y.name in sized and not y.size and is_inexact(y.dtype) for y in made) and all(x.size for x in read)
 
 
