@@ -237,8 +237,7 @@ class _Composer:
         """Adds a node; constants that differ between runs become tensors that are computed from sizes."""
         node = self._measured(node, step)
         self._flush()
-        dtype = self.found.aligned.dtypes.get(node.outputs[0])
-        for each in widened(node, dtype, self.taken.fresh):
+        for each in widened(node, self.found.aligned.dtypes.get, self.taken.fresh):
             self._add(each)
 
     def _measure(self, node: Node, place: int, step: Step) -> str:

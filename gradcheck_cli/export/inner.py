@@ -142,12 +142,14 @@ class InnerTape(Tape):
         constants = {n: self.values[n] for n in sorted((read & self.constants) - self._read)}
         shapes = {x.name: (None,) * x.ndim if x.name in shaped else x.shape for x in (*inputs, *outputs)}
         types = {x.name: TensorType(x.dtype, shapes[x.name]) for x in (*inputs, *outputs)}
-        dtypes = (self.values.like(step.outputs[0]).dtype for step in steps)
+
+        def dtype_of(name: str) -> np.dtype[Any]:
+            return self.values.like(name).dtype
 
         def fresh(hint: str) -> str:
             return taken(self, hint.removeprefix(f"{self.name}/"))
 
-        nodes = (each for step, dtype in zip(steps, dtypes, strict=True) for each in widened(step.node, dtype, fresh))
+        nodes = (each for step in steps for each in widened(step.node, dtype_of, fresh))
         made = Graph(tuple(x.name for x in inputs), tuple(ends), tuple(nodes), constants, types, name=self.name)
         return ended(made, lambda _: taken(self, "output"))
 

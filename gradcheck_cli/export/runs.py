@@ -75,13 +75,11 @@ def needed(tape: Tape, names: Sequence[str]) -> list[Step]:
     return [tape.steps[i] for i in computing([step.node for step in tape.steps], names)[0]]
 
 
-def widened(node: Node, dtype: np.dtype[Any] | None, fresh: Callable[[str], str]) -> Iterator[Node]:
-    """The node; a scattered sum of 16-bit floats as one in float32, as runtimes have no other.
-
-    `dtype` is that of its output.
-    """
+def widened(node: Node, dtype_of: Callable[[str], np.dtype[Any] | None], fresh: Callable[[str], str]) -> Iterator[Node]:
+    """The node; a scattered sum of 16-bit floats as one in float32, as runtimes have no other."""
     scattered = node.op in ("ScatterElements", "ScatterND") and node.attrs.get("reduction", "none") != "none"
-    if not scattered or dtype is None or dtype.itemsize != 2:
+    dtype = dtype_of(node.outputs[0]) if scattered else None
+    if dtype is None or dtype.itemsize != 2:
         yield node
         return
     data, index, updates = node.inputs
