@@ -143,12 +143,12 @@ class _Rooms:
 
     def __init__(self) -> None:
         self.left: dict[int, int] = {}
-        self.by_room: list[list[int]] = [[] for _ in range(_WIDEST + 1)]
+        self.by_room: dict[int, list[int]] = {}
 
     def take(self, first: int, reads: int, new: int) -> int:
         """The first group from number `first` on with room for so many operands, taken out; else the number `new`."""
-        found = [(numbers[at], numbers, at) for numbers in self.by_room[reads:]
-                 if (at := bisect_left(numbers, first)) < len(numbers)]  # fmt: skip
+        found = [(numbers[at], numbers, at) for room, numbers in self.by_room.items()
+                 if room >= reads and (at := bisect_left(numbers, first)) < len(numbers)]  # fmt: skip
         if not found:
             self.left[new] = _WIDEST - reads
             return new
@@ -160,7 +160,7 @@ class _Rooms:
     def leave(self, index: int, length: int) -> None:
         """Puts a group back, unless it is full."""
         if length < _LONGEST and self.left[index] >= 0:
-            insort(self.by_room[self.left[index]], index)
+            insort(self.by_room.setdefault(self.left[index], []), index)
 
 
 def linked(formulas: Sequence[Formula], wanted: Collection[str], shapes: Callable[[str], Shape]) -> FusedSteps:
