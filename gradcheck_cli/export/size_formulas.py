@@ -226,12 +226,9 @@ class SizeTensors:
     def _grid(self, values: Sequence[Array]) -> str:
         """Integers that are linear in the indices: c + a i + b j."""
         dtype, rank = values[0].dtype, values[0].ndim
-        filled = _with_entries(values)
-        if dtype.kind not in "iuf":
+        if dtype.kind not in "iuf" or not _with_entries(values):
             raise NoFormula
-        origin, slopes = _steps(filled)
-        if len(filled) < len(values):  # in runs without entries they are what they are in all others
-            origin, *slopes = (_everywhere(each, len(values)) for each in (origin, *slopes))
+        origin, *slopes = map(_everywhere, _steps(values))
         counts = list(zip(*(v.shape for v in values), strict=True))
         terms = [self._along(axis, rank, counts[axis], slope, dtype) for axis, slope in enumerate(slopes) if any(slope)]
         if not terms:
@@ -293,20 +290,23 @@ class SizeTensors:
         return name
 
 
-def _steps(values: Sequence[Array]) -> tuple[Sizes, list[Sizes]]:
-    """The first entry in each run, and the slope along each axis; NoFormula if entries are not linear in the indices."""
-    origins, slopes = [], []
+def _steps(values: Sequence[Array]) -> Iterator[Sequence[int | None]]:
+    """Yields the first entry and the slope along each axis, in each run; None where too few entries tell it.
+
+    NoFormula if entries are not linear in the indices.
+    """
+    found: list[list[int | None]] = []
     for v in values:
-        first = v[(0,) * v.ndim]
-        steps = [v[tuple(int(a == axis) for a in range(v.ndim))] - first if v.shape[axis] > 1 else first - first
-                 for axis in range(v.ndim)]  # fmt: skip
-        grid = sum((step * np.arange(n).reshape((-1,) + (1,) * (v.ndim - 1 - axis))
-                    for axis, (step, n) in enumerate(zip(steps, v.shape, strict=True))), first)  # fmt: skip
-        if not np.array_equal(np.broadcast_to(grid, v.shape), v) or any(s != int(s) for s in (first, *steps)):
+        origin = v.ravel()[:1].tolist() or [None]
+        corner = v[(slice(2),) * v.ndim]
+        steps = [np.diff(corner, axis=axis).ravel()[:1].tolist() or [None] for axis in range(v.ndim)]
+        first, *slopes = known = [number for (number,) in (origin, *steps)]
+        places: Sequence[Array] = np.indices(v.shape, sparse=True)
+        grid = sum(((slope or 0) * place for slope, place in zip(slopes, places, strict=True)), np.array(first or 0))
+        if not np.array_equal(np.broadcast_to(grid, v.shape), v) or any(n and n != int(n) for n in known):
             raise NoFormula
-        origins.append(int(first))
-        slopes.append([int(step) for step in steps])
-    return tuple(origins), [tuple(each) for each in zip(*slopes, strict=True)]
+        found.append([None if n is None else int(n) for n in known])
+    yield from zip(*found, strict=True)
 
 
 def _with_entries(values: Sequence[Array]) -> list[Array]:
@@ -317,11 +317,11 @@ def _with_entries(values: Sequence[Array]) -> list[Array]:
     return filled
 
 
-def _everywhere(sizes: Sizes, runs: int) -> Sizes:
-    """A number that is the same in some runs, for all runs."""
-    if len(set(sizes)) > 1:
-        raise NoFormula
-    return sizes[:1] * runs
+def _everywhere(numbers: Sequence[int | None]) -> Sizes:
+    """The numbers of all runs: one that a run does not tell is that of the others, where it is the same in all."""
+    known = {n for n in numbers if n is not None}
+    (same,) = known if len(known) == 1 else (0,)
+    return tuple(same if n is None else n for n in numbers)
 
 
 def _even(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:

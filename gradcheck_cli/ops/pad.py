@@ -60,11 +60,9 @@ def _span(start: int, end: int, step: int, length: int) -> tuple[int, int]:
 
 def slice_vjp(ct: Var, y: Var, x: Var, **spans: tuple[int, ...]) -> tuple[Var]:
     """ct at the entries that were taken, zeros between and around them."""
-    if not y.size:
-        return (sym.zeros_like(x),)
     before = [0] * x.ndim
     for start, axis, step in zip(spans["starts"], spans["axes"], spans["steps"], strict=True):
-        first, stride = (start, step) if step > 0 else (start + (y.shape[axis] - 1) * step, -step)
+        first, stride = start + max(y.shape[axis] - 1, 0) * min(step, 0), abs(step)
         ct = ct if step > 0 else sym.slice(ct, (-1,), (_FIRST,), (axis,), (-1,))
         ct = _spaced(ct, axis + x.ndim, stride)
         before[axis] = first
