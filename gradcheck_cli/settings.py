@@ -327,13 +327,13 @@ class Settings:
     )  # fmt: skip
     timeout: float | None = _setting(  # seconds
         None, "seconds", "Limits", "Time limit for each model: 30s, 10m, 1h. [default: none]",
-        "reproduce grad step prove diff resume file",
+        "reproduce grad step prove diff inspect resume file",
         form="TIME", role="limit", zoo="Time limit for each model: 30s, 10m, 1h. [default: 10m]", settings="Seconds.",
     )  # fmt: skip
     memory_limit: int | None = _setting(  # bytes that a check may take beside what it starts with; None: by the machine
         None, "bytes", "Limits",
         "Memory limit for each model: 512MB, 2GiB. [default: half of what the machine or the container has]",
-        "reproduce grad step prove diff file", form="SIZE", role="limit",
+        "reproduce grad step prove diff inspect file", form="SIZE", role="limit",
         zoo="Memory limit for each model, all of its processes. [default: 8GiB]",
     )  # fmt: skip
     jobs: int = _setting(

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -26,10 +27,11 @@ PARAMS = [*options_of("inspect", panels=False), MODELS, TEXT_OR_JSON]
 def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> int:
     """Show a model's tensors, what is differentiable, what blocks a gradient, and what a check would cost."""
     from gradcheck_cli.cli import say
+    from gradcheck_cli.cli.limits import within
     from gradcheck_cli.cli.output import style_of
     from gradcheck_cli.cli.tasks import ModelList, expand
     from gradcheck_cli.errors import GradcheckError, harmless
-    from gradcheck_cli.graph.memory import exhausted, held
+    from gradcheck_cli.graph.memory import exhausted
     from gradcheck_cli.report.model_overview import text
     from gradcheck_cli.report.text import AS_JSON
     from gradcheck_cli.results.record import worst_code
@@ -40,8 +42,7 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
     lists: list[GradcheckError] = []  # of models, which say so where there is nothing else
     for file in files:
         try:
-            with held():
-                found.extend(_inspections(file, options, ctx))
+            found.extend(within(options, partial(_inspections, file, options, ctx), file))
         except ModelList as error:
             lists.append(error)
         except (GradcheckError, MemoryError) as error:  # of several models one that cannot be read hides no other
@@ -59,7 +60,7 @@ def command(ctx: click.Context, /, models: tuple[str, ...], **options: Any) -> i
     return worst_code({each.exit_code for each in errors} or {0})
 
 
-def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> Iterator[Inspection]:
+def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> list[Inspection]:
     from dataclasses import replace
 
     from gradcheck_cli.checks.inspection import inspect
@@ -83,8 +84,10 @@ def _inspections(file: str, options: Mapping[str, Any], ctx: click.Context) -> I
     if not subjects:
         raise NothingChecked(f"nothing to inspect: {file} has no graphs, and its checks name no models")
     named = {name for layer in asked for option in ("x", "y") for name in layer.get(option, ())}
-    for label, source in fitting(subjects, named):
-        yield replace(inspect(source, resolve(source, [targets(source), *asked])), uri=label)
+    return [
+        replace(inspect(source, resolve(source, [targets(source), *asked])), uri=label)
+        for label, source in fitting(subjects, named)
+    ]
 
 
 def _subjects(file: str, spec: Spec) -> Iterator[tuple[str, Source]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, save
+from onnx import TensorProto, helper, parser, save
 
 from tests.cli import models
 from tests.cli.conftest import Command
@@ -72,6 +72,24 @@ def test_of_several_models_one_that_cannot_be_read_hides_no_other(gradcheck: Com
         "error GC701: nothing to check: 'none/*.onnx' matches no file",
         "error GC403: lfs.onnx is a Git LFS pointer (63 bytes), not a model. `git lfs pull` fetches the model.",
     ]
+
+
+ENDLESS = """<ir_version: 8, opset_import: ["" : 18]> net (float[2] x) => (float[2] y) {
+    always = Constant <value = bool {1}> ()
+    y = Loop (, always, x) <body = b (int64 i, bool before, float[2] s) => (bool after, float[2] next) {
+        after = Identity (before)
+        next = Tanh (s)
+    }>
+}"""
+
+
+def test_the_time_limit_of_a_model_bounds_its_run_and_hides_no_other_facts(gradcheck: Command, folder: Path) -> None:
+    save(parser.parse_model(ENDLESS), folder / "endless.onnx")
+    ran = gradcheck("inspect", "endless.onnx", "mlp.onnx", "--timeout", "0.5s")
+    assert (ran.code, ran.err) == (0, "")
+    assert "  x  [2]  float32  checked as x\n" in ran.out
+    assert "does not run  took longer than 0.5 s (--timeout)\n" in ran.out
+    assert "\nmlp.onnx  opset" in ran.out
 
 
 def test_a_list_of_models_has_nothing_to_inspect(gradcheck: Command, folder: Path) -> None:
