@@ -5,7 +5,8 @@ Among equal values the one with the lower index comes first, as in ONNX.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from gradcheck_cli.ops.index import scatter_back
 from gradcheck_cli.ops.shape import scalar
 
 Cts = Sequence[Any]  # of the outputs, None for one that is not used
+_REMEMBERED = 64 << 20  # bytes of marks of boxes that overlap, kept from one class to the next
 
 
 def top_k_indices(x: Array, *, k: int, axis: int = -1, largest: int = 1, sorted: int = 1) -> Array:
@@ -108,32 +110,42 @@ def non_max_suppression(
     """Rows (batch, class, box) of the boxes that are kept, best first: none overlaps a better one too much."""
     low, high = boxes[..., :2], boxes[..., 2:]
     ends = (low - high / 2, low + high / 2) if center_point_box else (np.minimum(low, high), np.maximum(low, high))
-    corners = np.concatenate(ends, axis=-1)
+    corners = np.stack(ends, axis=1).swapaxes(-1, -2)  # (N, 2, 2, boxes): the lower corners, the upper ones
     rows = [
         (n, c, box)
         for n in range(scores.shape[0])
+        for close in [_neighbors(corners[n], iou_threshold)]
         for c in range(scores.shape[1])
-        for box in _kept(corners[n], scores[n, c], max_output_boxes_per_class, iou_threshold, score_threshold)
+        for box in _kept(scores[n, c], close, max_output_boxes_per_class, score_threshold)
     ]
     return np.asarray(rows, np.int64).reshape(-1, 3)
 
 
-def _kept(boxes: Array, scores: Array, most: int, iou_threshold: float, score_threshold: float | None) -> list[int]:
-    kept: list[int] = []
-    for box in np.argsort(-scores, kind="stable").tolist():
-        if len(kept) >= most or (score_threshold is not None and not scores[box] > score_threshold):
-            break
-        if not (_overlaps(boxes[box], boxes[kept]) > iou_threshold).any():
-            kept.append(box)
-    return kept
+def _kept(scores: Array, close: Callable[[int], Array], most: int, score_threshold: float | None) -> Iterator[int]:
+    """The first `most` boxes, the best first, that are close to none before them."""
+    order = np.argsort(-scores, kind="stable")
+    free = np.ones(len(scores), bool)
+    for box in (order if score_threshold is None else order[scores[order] > score_threshold]).tolist():
+        if most <= 0:
+            return
+        if free[box]:
+            yield box
+            most, free = most - 1, free & ~close(box)
 
 
-def _overlaps(box: Array, others: Array) -> Array:
-    """Intersection over union of a box with others, 0 if one is empty."""
-    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
-    common = np.prod(np.maximum(high - low, 0), axis=-1)
-    union = np.prod(box[2:] - box[:2]) + np.prod(others[:, 2:] - others[:, :2], axis=-1) - common
-    return np.where(common > 0, common / np.where(common > 0, union, 1), 0)
+def _neighbors(corners: Array, iou_threshold: float) -> Callable[[int], Array]:
+    """A function of a box that marks the boxes that overlap it too much, which are the same for all classes."""
+    low, high = corners
+    areas = np.prod(high - low, axis=0)
+
+    def close(box: int) -> Array:
+        sides = np.minimum(high, high[:, box, None]) - np.maximum(low, low[:, box, None])
+        common = np.prod(np.maximum(sides, 0), axis=0)
+        union = areas + areas[box] - common
+        shares = np.divide(common, union, out=np.zeros_like(common), where=common > 0)  # 0 if one is empty
+        return np.asarray(shares > iou_threshold)
+
+    return lru_cache(_REMEMBERED // max(1, len(areas)))(close)
 
 
 def bind_non_max_suppression(metadata: dict[str, Any], boxes: Array, scores: Array) -> dict[str, Any]:

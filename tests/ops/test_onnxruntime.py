@@ -5,6 +5,7 @@ An operator that it lacks, but that ONNX defines by a function, it runs by that 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from gradcheck_cli.formats.onnx.tensors import value_info as typed_info
 from gradcheck_cli.graph import Graph, Node, TensorType
 from gradcheck_cli.ops import OPS
 from tests.ops.case import Case
+from tests.ops.case import case as make
 from tests.ops.cases import CASES, training
 from tests.ops.comparison import assert_near
 from tests.ops.onnxruntime_gaps import ARBITRARY, BY_BODY, CRASHES, GAPS
@@ -66,6 +68,16 @@ def test_the_outputs_are_those_of_onnxruntime(case: Case) -> None:
         if LACKING not in str(error):
             raise
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("most", [100, 2000])
+def test_boxes_of_many_classes_are_chosen_in_seconds(most: int) -> None:
+    rng = np.random.default_rng(0)
+    low, scores = rng.random((1, 2000, 2), np.float32), rng.random((1, 80, 2000), np.float32)
+    boxes = np.concatenate([low, low + rng.random(low.shape, np.float32) / 20], -1)
+    start = time.process_time()
+    compare(make("NonMaxSuppression", boxes, scores, [most], np.float32([0.5])))
+    assert time.process_time() - start < 10
 
 
 def test_no_gap_is_stale() -> None:

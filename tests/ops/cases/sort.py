@@ -26,4 +26,9 @@ CASES = [
     case("NonMaxSuppression", BOXES, SCORES, [3], [0.3]),
     case("NonMaxSuppression", BOXES, SCORES, 6, 0.4, 0.2, center_point_box=1),
     case("NonMaxSuppression", BOXES, SCORES),
+    case("NonMaxSuppression", BOXES, SCORES.round(), [5], [0.3], label="ties"),
+    case("NonMaxSuppression", BOXES, np.where(SCORES == 0.9, np.nan, SCORES), [5], [0.3], [0.2], label="not a number"),
+    case("NonMaxSuppression", BOXES * [1, 1, 1, 0], SCORES, [5], [0.0], label="no areas"),
+    case("NonMaxSuppression", np.concatenate([BOXES, BOXES[:, ::-1]]), np.concatenate([SCORES, SCORES]), [5], [0.3]),
+    case("NonMaxSuppression", BOXES[:, :0], SCORES[..., :0], [5], [0.3], label="no boxes"),
 ]
