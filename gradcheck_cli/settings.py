@@ -227,7 +227,7 @@ class Settings:
     )  # fmt: skip
     dims: Mapping[str, int] = _setting(
         dict, "sizes", "Inputs", "Size of an open (symbolic) dimension. "
-        "Default: 2 for batches, else the first size that runs.",
+        "Default: 2 for batches (3 if normalized by their own statistics), else the first size that runs.",
         "zoo reproduce diff inspect file", settings="Sizes by the name that shapes use.", name="dim", form="NAME=INT",
         redraws=True, grad="Fix the size of an open dimension in the file.",
         step="Fix the size of an open dimension in the files.",

@@ -23,6 +23,7 @@ from gradcheck_cli.op.batching import elementwise
 from gradcheck_cli.settings import Settings
 
 BATCH = 2  # entries of what looks like a batch
+_NORMALIZED = 3  # of one that a model normalizes by its own statistics: two entries become +-1, whatever they are
 _NAMELESS = ("", "?")  # as some exporters write it
 _BATCHES = ("bs", "bsz", "bn")
 _NO_BATCHES = ("seq", "len", "time", "past", "total", "frame", "step", "token", "node", "edge", "point", "patch", "height",
@@ -151,6 +152,7 @@ class Roles(Struct, frozen=True):
     `others` `signals` are those that a convolution along one axis reads.  `alike` has dimensions without a name that
     have the size of another one, since their inputs are one of a series (past.0.key, past.1.key).  `stated` has
     dimensions whose name is a formula of others (past + sequence); the `unseen` of these are no dimension of an input.
+    A batch has at first `batch` entries.
     """
 
     batches: tuple[str, ...] = ()
@@ -160,6 +162,7 @@ class Roles(Struct, frozen=True):
     alike: Mapping[str, str] = field(default_factory=dict)
     stated: Mapping[str, str] = field(default_factory=dict)
     unseen: frozenset[str] = frozenset()
+    batch: int = BATCH
 
     @property
     def tall(self) -> frozenset[str]:
@@ -194,7 +197,13 @@ def roles(graph: Graph, ops: Ops) -> Roles:
     images = {d: axis for d, axis in images.items() if d in free}
     batches = tuple(d for d in free if batch_like[d] and d not in images)
     others = (*(d for d in free if d not in images and d not in batches), *unseen)
-    return Roles(batches, images, others, frozenset(signals), alike, stated, frozenset(unseen))
+    batch = _NORMALIZED if any(map(_trains, graph.all_nodes)) else BATCH
+    return Roles(batches, images, others, frozenset(signals), alike, stated, frozenset(unseen), batch)
+
+
+def _trains(node: Node) -> bool:
+    """True for a node that normalizes by statistics of the batch."""
+    return node.key == ("", "BatchNormalization") and bool(node.attrs.get("training_mode"))
 
 
 def formula_value(text: str, sizes: Mapping[str, int]) -> int | None:

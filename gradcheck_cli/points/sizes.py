@@ -189,7 +189,7 @@ class Search(Struct):
         """A size of its own for each dimension that nobody gave."""
         free = [d for d in self.roles.others if d not in self.known]
         return {
-            **{d: BATCH for d in self.roles.batches if d not in self.known},
+            **{d: self.roles.batch for d in self.roles.batches if d not in self.known},
             **self._image(IMAGES[0]),
             **{d: SIZES[i % _OWN] for i, d in enumerate(free)},
         }
@@ -215,7 +215,7 @@ class Search(Struct):
         pairs = _mismatches(self.failure.shapes, self.failure.op in _PRODUCTS)
         stated = (list(way(*pair)) for way in (self._equal, self._constant, self._related) for pair in pairs)
         yield from (sizes for each in stated for sizes in each if sizes not in self.tried)
-        if any(BATCH in shape for shape in self.failure.shapes):
+        if any(self.roles.batch in shape for shape in self.failure.shapes):
             yield {**self.best, **{d: 1 for d in self.roles.batches if d in self.best}}
 
     def _spanned(self) -> Iterator[Sizes]:
@@ -317,7 +317,9 @@ class Search(Struct):
         for dim, size in list(found.items()):
             equal = dim in self.grown[1:] and size == found[self.grown[0]]
             if size == 1 or equal:
-                wanted = (BATCH, 3) if dim in self.roles.batches else SIZES if size == 1 else _after(size)
+                wanted = (
+                    (self.roles.batch, BATCH, 3) if dim in self.roles.batches else SIZES if size == 1 else _after(size)
+                )
                 found = next(({**found, dim: n} for n in wanted if self._runs({**found, dim: n})), found)
         return found
 

@@ -134,3 +134,22 @@ def test_behind_a_mask_the_node_is_named_by_the_entries_that_matter(low: float, 
     assert "1.5 times" in wrong.suspect.diagnosis
     i, j = wrong.suspect.index[-2:] if wrong.suspect.index else (0, 1)
     assert j <= i
+
+
+def normalized(batch: Dim) -> gc.Model:
+    """Three layers that normalize their features by statistics of the batch."""
+    net = Net(0)
+    x = "x"
+    net.constants |= {"ones": np.ones(4), "zeros": np.zeros(4)}
+    for _ in range(3):
+        m = net.add("MatMul", x, net.weight(4, 4))
+        b = net.add("BatchNormalization", m, "ones", "zeros", "zeros", "ones", training_mode=1)
+        x = net.add("Tanh", b)
+    return net.model(x, (batch, 4))
+
+
+def test_a_batch_has_statistics_that_let_a_gradient_through():
+    """Two entries, normalized by their own mean and deviation, are +-1 whatever x is: there is next to no gradient."""
+    [two], [chosen] = (gc.check(normalized(batch), forward="internal").checks for batch in (2, "N"))
+    assert (two.gradient["health"].shows, two.dims) == (("vanishing",), {})
+    assert (chosen.gradient["health"].shows, chosen.dims) == ((), {"N": 3})
