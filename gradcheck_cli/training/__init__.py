@@ -38,7 +38,8 @@ class TrainingStep(Struct, frozen=True):
     init     values of parameters, statistics and state before the first step, by input of `train`; a checkpoint has
              the same names.  The output with the new value of one is called as the input, with `suffix` behind it
     lr       the learning rate that is meant, an input of `train`
-    params   the inputs that are trained; `data` those that take a batch
+    params   the inputs that are trained, `grads` the tensors of `train` with their gradients; `data` inputs that take
+             a batch
     """
 
     train: Model
@@ -49,6 +50,7 @@ class TrainingStep(Struct, frozen=True):
     loss: str
     metrics: tuple[str, ...]
     params: tuple[str, ...]
+    grads: tuple[str, ...]
     data: tuple[str, ...]
     open_dims: tuple[str, ...]
     notes: tuple[str, ...]
@@ -184,7 +186,8 @@ class _Making(Struct, frozen=True):
         return TrainingStep(
             Model(structs.replace(source, graph=train, uri="train.onnx"), opened.ops, model.dims),
             self._evaluate(opened, loss, metrics),
-            init, suffix, lr, loss, (*metrics, *self._norm), tuple(found.params), data, forward.open_dims,
+            init, suffix, lr, loss, (*metrics, *self._norm), tuple(found.params), tuple(grads), data,
+            forward.open_dims,
             (*said_of_scores(model, parts or [loss]), *found.notes, *forward.notes),
         )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from gradcheck_cli.export.trials import where_it_runs
 from gradcheck_cli.formats.onnx.opset import LOWEST
 from gradcheck_cli.formats.onnx.write import EXTERNAL_ABOVE, ExternalConstants, serialized, to_proto
 from gradcheck_cli.formats.whole_file import replacing
-from gradcheck_cli.graph import Graph
+from gradcheck_cli.graph import Array, Graph
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.training.optimizers import RATE
 
@@ -143,23 +143,29 @@ def _proven(step: TrainingStep, name: str, graph: Graph, least: int) -> Iterator
     first = {n: value for n, value in {**step.init, RATE: np.array(step.lr)}.items() if n in model.graph.inputs}
     values: Run = {}
     with where_it_runs():
-        tape = model.tape(model.graph.outputs, Settings(extra_feed_dict=first, seed=1), on=OutlinedTape)
-        values = values_of(tape, (*model.graph.inputs, *model.graph.outputs))
+        names = (*model.graph.outputs, *(n for n in step.grads if n in model.graph.tensors))
+        tape = model.tape(names, Settings(extra_feed_dict=first, seed=1), on=OutlinedTape)
+        values = values_of(tape, (*model.graph.inputs, *names))
     if not values:
         return
     data = serialized(to_proto(graph, least=least))
     if said := require_runs(data, model.graph, step.evaluate.graph, values, model.ops, GraphRuns(), least):
         yield said
-    yield from _stuck(step, {n: values[n + step.suffix] for n in step.init if n + step.suffix in values})
+    grads = [values[n] for n in step.grads if n in values]
+    yield from _stuck(step, {n: values[n + step.suffix] for n in step.init if n + step.suffix in values}, grads)
 
 
-def _stuck(step: TrainingStep, after: Run) -> Iterator[str]:
-    """A note where one step spoils weights, or leaves all as they are: counters are scalars, and move."""
+def _stuck(step: TrainingStep, after: Run, grads: Sequence[Array]) -> Iterator[str]:
+    """A note where one step spoils weights, or teaches them nothing: they stay as they are, or decay alone moves them.
+
+    Counters are scalars, and move.
+    """
     spoilt = [n for n, value in after.items() if not np.isfinite(value).all()]
     if spoilt:
         weights = named(n for n in spoilt if n in step.params) or "gradients"
         yield f"at random data one step makes NaN or infinity of {weights}"
     moving = [n for n, value in step.init.items() if value.size > 1]
-    if moving and after and all(np.array_equal(after.get(n, 0), step.init[n]) for n in moving):
+    still = after and all(np.array_equal(after.get(n, 0), step.init[n]) for n in moving)
+    if moving and (still or (grads and not any(g.any() for g in grads))):
         yield ("at random data nothing is learnt: gradients are 0 (as behind a dead Relu), not finite, or too small for "
                "the learning rate")  # fmt: skip
