@@ -5,6 +5,7 @@ A graph is rewritten once, before it is differentiated; what a node read as a we
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -87,6 +88,7 @@ def trained_inputs(
         *said_of_merged(graph, values, ops),
         *(f"{shown(n)} is {shown(of)} transposed: trained as one weight" for n, of in tied.items() if of in values),
         *(kept if leaving_out or not globs else ()),
+        *_said_of_ranks(graph, ranks),
     ]
     graph, factors = _adapted(opened(graph, wide), ranks, np.random.default_rng(seed))
     graph, statistics, updates, notes = _with_statistics(graph)
@@ -123,7 +125,10 @@ def _usual(graph: Graph, ys: Sequence[str], ops: Ops) -> tuple[tuple[str, ...], 
 def _instead(graph: Graph, ys: Sequence[str], ops: Ops) -> str:
     """The way on where a model has no weights."""
     if any(found.role == QUANTIZATION for found in constant_roles(graph, ys, ops=ops).values()):
-        return "they are integers since it was quantized; take the model from before that"
+        return (
+            "they are integers since it was quantized; take the model from before that, or one that rounds floats "
+            "(fake quantization), which --straight-through trains"
+        )
     return "--trainable GLOB names constants, which inspect lists"
 
 
@@ -319,6 +324,14 @@ def _ranks(graph: Graph, ys: Sequence[str], lora: Iterable[str], never: Collecti
         if not rank.isdigit() or not int(rank) or not glob:
             raise UsageError(f"--lora {text}: write RANK:GLOB, such as --lora 8:'*attention*'.")
         yield from ((name, int(rank)) for name in without(fitting(known, glob, "--lora "), never))
+
+
+def _said_of_ranks(graph: Graph, ranks: Mapping[str, int]) -> Iterator[str]:
+    """A sentence on weights whose factors are no fewer numbers, and restrict nothing."""
+    shapes = {name: graph.constants[name].shape for name in ranks}
+    full = [name for name, (rows, *rest) in shapes.items() if ranks[name] > min(rows, math.prod(rest))]
+    if full:
+        yield f"{named(full, 1)}: the rank of --lora is above the smaller side of the weight, and restricts nothing"
 
 
 def _adapted(graph: Graph, ranks: Mapping[str, int], rng: np.random.Generator) -> tuple[Graph, dict[str, Array]]:

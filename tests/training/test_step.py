@@ -457,9 +457,24 @@ INTEGERS = """<ir_version: 8, opset_import: ["" : 17]> m (float[2,3] x) => (floa
 def test_weights_that_a_quantizer_has_made_integers_are_told(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(INTEGERS), tmp_path / "m.onnx")
     with pytest.raises(
-        UsageError, match="no weights to train: they are integers since it was quantized; take the model"
+        UsageError, match=r"no weights to train: they are integers since it was quantized; take the model.*--straight"
     ):
         gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t")
+
+
+def test_weights_of_floats_that_a_quantizer_rounds_are_trained_straight_through(tmp_path: Path) -> None:
+    rounded = INTEGERS.replace("int8[3,2] w", "float[3,2] w").replace("v = Deq", "q = QuantizeLinear (w, s, z) v = Deq")
+    onnx.save(
+        onnx.parser.parse_model(rounded.replace("DequantizeLinear (w", "DequantizeLinear (q")), tmp_path / "m.onnx"
+    )
+    assert gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t", straight_through=True).params == ("w",)
+
+
+@pytest.mark.parametrize(("rank", "noted"), [(2, False), (3, True)])
+def test_a_rank_above_the_smaller_side_is_told(rank: int, noted: bool, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(BRANCHES), tmp_path / "m.onnx")
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:y,t", lora=f"{rank}:w")
+    assert ("w: the rank of --lora is above the smaller side" in "".join(step.notes)) == noted
 
 
 def test_a_glob_that_fits_nothing_is_told_by_its_own_option(tmp_path: Path) -> None:
