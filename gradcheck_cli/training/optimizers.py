@@ -74,18 +74,20 @@ def momentum(x: Var, g: Var, b: Var, *, rates: Rates, momentum: float, nesterov:
 
 
 def adam(
-    x: Var, g: Var, m: Var, v: Var, *, rates: Rates, beta1: float, beta2: float, eps: float, weight_decay: float
-) -> Stepped:
-    """A step by the running mean of gradients over the root of that of their squares."""
+    x: Var, g: Var, m: Var, v: Var, *most: Var, rates: Rates, beta1: float, beta2: float, eps: float, amsgrad: float,
+    weight_decay: float,
+) -> Stepped:  # fmt: skip
+    """A step by the running mean of gradients over the root of that of their squares; of AMSGrad's, the `most` so far."""
     g = _decayed(x, g, weight_decay)
     m, v = m * beta1 + g * (1 - beta1), v * beta2 + g * g * (1 - beta2)
-    root = sym.sqrt(v) / rates.cast(x, "root", lambda: sym.sqrt(rates.bias(beta2))) + eps
-    return x - m / root * rates.cast(x, "step", lambda: rates.rate / rates.bias(beta1)), m, v
+    most = tuple(sym.maximum(each, v) for each in most)
+    root = sym.sqrt((*most, v)[0]) / rates.cast(x, "root", lambda: sym.sqrt(rates.bias(beta2))) + eps
+    return x - m / root * rates.cast(x, "step", lambda: rates.rate / rates.bias(beta1)), m, v, *most
 
 
-def adamw(x: Var, g: Var, m: Var, v: Var, *, rates: Rates, weight_decay: float, **how: Any) -> Stepped:
+def adamw(x: Var, g: Var, *state: Var, rates: Rates, weight_decay: float, **how: Any) -> Stepped:
     """Adam with weights that shrink by lr weight_decay beside it."""
-    return adam(_shrunk(x, rates, weight_decay), g, m, v, rates=rates, weight_decay=0, **how)
+    return adam(_shrunk(x, rates, weight_decay), g, *state, rates=rates, weight_decay=0, **how)
 
 
 def adagrad(x: Var, g: Var, s: Var, *, rates: Rates, lr_decay: float, eps: float, weight_decay: float) -> Stepped:
@@ -130,7 +132,8 @@ class Optimizer(Struct, frozen=True):
 
 
 _SHARES = ("beta1", "beta2", "alpha")  # of what a running mean was before
-_BETAS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+_BETAS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": 0.0}
+_MORE = {"amsgrad": ("max_exp_avg_sq",)}  # state that goes with an option
 OPTIMIZERS: Mapping[str, Optimizer] = {
     "sgd": Optimizer(sgd, 1e-3, {"weight_decay": 0.0}),
     "momentum": Optimizer(
@@ -165,7 +168,8 @@ def optimizer_of(text: str, weight_decay: float | None = None) -> Optimizer:
     if weight_decay is not None:
         options["weight_decay"] = weight_decay
     _require_valid(text, options)
-    return Optimizer(known.step, known.lr, options, known.state)
+    more = (slot for key, slots in _MORE.items() if options.get(key) for slot in slots)
+    return Optimizer(known.step, known.lr, options, (*known.state, *more))
 
 
 def _require_valid(text: str, options: Mapping[str, float]) -> None:

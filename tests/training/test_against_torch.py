@@ -184,3 +184,24 @@ def test_the_loop_of_a_folder_has_the_losses_of_torch(name: str, optimizer: str,
             theirs.append(peer.step({n: v[rows] for n, v in data.items()}))
     assert np.mean(theirs[STEPS // 2 - 10 : STEPS // 2]) < 0.95 * np.mean(theirs[:5])  # it learns
     np.testing.assert_allclose(ours, theirs, rtol=0.01)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW"])
+def test_steps_of_amsgrad_are_those_of_torch(kind: str, tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (double[4] g) => (double loss)
+        <double[4] w = {1.5, -2.0, 0.25, 3.0}> { p = Mul (w, g) loss = ReduceSum <keepdims = 0> (p) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    how = f"{kind.lower()}:amsgrad=true,beta2=0.9"
+    step = gc.training_step(gc.load(tmp_path / "m.onnx"), loss="loss", optimizer=how, lr=0.05, weight_decay=0.1)
+    state, w = dict(step.init), torch.tensor(step.init["w"], requires_grad=True)
+    peer = getattr(torch.optim, kind)([w], lr=0.05, betas=(0.9, 0.9), weight_decay=0.1, amsgrad=True)
+    for number in range(20):
+        g = np.random.default_rng(number).normal(size=4) / (1 + number)
+        feeds = {**state, "g": g, "learning_rate": np.array(0.05)}
+        names = [n + step.suffix for n in state]
+        state = dict(zip(state, gc.run([step.train[n] for n in names], feeds), strict=True))
+        w.grad = torch.tensor(g)
+        peer.step()
+        np.testing.assert_allclose(state["w"], w.detach().numpy(), rtol=1e-12)
+        for slot in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
+            np.testing.assert_allclose(state[f"w.{slot}"], peer.state[w][slot].numpy(), rtol=1e-12)

@@ -233,14 +233,17 @@ def test_losses_are_their_formulas(name: str, tmp_path: Path) -> None:
         assert gradient == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-8)
 
 
-def adam_like(x: Array, gs: Sequence[Array], lr: float, decay: float = 0.0, l2: float = 0.0) -> Array:
-    """Adam, its weights decayed beside it (AdamW) or in the gradient, written out from its paper."""
-    m = v = np.zeros_like(x)
+def adam_like(
+    x: Array, gs: Sequence[Array], lr: float, decay: float = 0.0, l2: float = 0.0, b2: float = 0.999, ams: bool = False
+) -> Array:
+    """Adam, its weights decayed beside it (AdamW) or in the gradient, written out from its paper, or AMSGrad."""
+    m = v = most = np.zeros_like(x)
     for t, given in enumerate(gs, 1):
         g = given + l2 * x
         x = x * (1 - lr * decay)
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-        x = x - lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        m, v = 0.9 * m + 0.1 * g, b2 * v + (1 - b2) * g * g
+        most = np.maximum(most, v) if ams else v
+        x = x - lr * (m / (1 - 0.9**t)) / (np.sqrt(most / (1 - b2**t)) + 1e-8)
     return x
 
 
@@ -280,6 +283,9 @@ OPTIMIZERS: dict[str, Callable[[Array, Sequence[Array], float], Array]] = {
     "sgd": lambda x, gs, lr: x - lr * sum(gs),
     "adam": adam_like,
     "adamw": lambda x, gs, lr: adam_like(x, gs, lr, decay=0.01),
+    "adam:beta2=0.5": lambda x, gs, lr: adam_like(x, gs, lr, b2=0.5),
+    "adam:amsgrad=1,beta2=0.5": lambda x, gs, lr: adam_like(x, gs, lr, b2=0.5, ams=True),
+    "adamw:amsgrad=true,beta2=0.5": lambda x, gs, lr: adam_like(x, gs, lr, decay=0.01, b2=0.5, ams=True),
     "lion": lion_like,
     "momentum:momentum=0.8,nesterov=1": momentum_like,
     "momentum:momentum=0.8,nesterov=true": momentum_like,
