@@ -65,8 +65,9 @@ _WORDS = {"nonfinite": "not finite", "precision": "imprecise"}
 
 
 def health_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
-    """The health of one check's gradients in a sentence; gradients that are wrong are left out."""
+    """The health of one check's gradients in a sentence; those that are wrong, or cut off, are left out."""
     told = [c for c in checks if c.status in ("pass", "severed", "inconclusive") and c.entries and health_of(c)]
+    told = [c for c in told if c.status != "severed" or c.gradient["norm"]]
     if told:
         yield from wrapped(", ".join(_facts(told)), style.width, _LABEL, _SPACE)
     if text := precision_text(told):

@@ -185,6 +185,14 @@ def test_a_gradient_that_is_zero_everywhere_says_so(gradcheck: Command, folder: 
     assert "0.0e+00" not in out + gradcheck("zero.onnx", "--output-format", "concise").out
 
 
+def test_a_gradient_that_is_cut_off_has_no_line_of_health(gradcheck: Command, folder: Path) -> None:
+    models.save(folder / "m.onnx", "m (float[3] x) => (float[3] y, float[3] z) { y = Round (x)  z = Exp (x) }")
+    of_y, of_both = (gradcheck("m.onnx", *options).out for options in (("--y", "y"), ()))
+    assert "NO GRADIENT" in of_y
+    assert "  health" not in of_y
+    assert re.findall(r"  health     (norms?) .*% zeros", of_both) == ["norm"]
+
+
 ROUNDED = {
     "a direction has the length 1": ("n = LpNormalization (x)  s = Mul (n, n)  y = ReduceSum <keepdims = 0> (s)", True),
     "a normalization has the mean 0": ("n = LayerNormalization (x, g)  y = ReduceMean <keepdims = 0> (n)", True),
