@@ -154,7 +154,8 @@ def _setting(option: Option, value: Any) -> Any:
         case "path":
             return os.fspath(path(value, name))
         case "data":
-            return "auto" if isinstance(value, str) and value == "auto" else Path(path(value, name))
+            words = {"auto": "auto", "none": None}
+            return words[value] if isinstance(value, str) and value in words else Path(path(value, name))
         case "sizes":
             return sizes(value, name)
         case "shapes":

@@ -84,6 +84,8 @@ def test_inputs_are_those_that_ship_with_the_model(net: Path):
 
 def test_without_test_data_values_are_drawn(net: Path):
     assert not np.array_equal(feeds(net, test_data=None)["x"], X)
+    for word, used in (("none", False), ("auto", True)):
+        assert ("values of test_data_set_0 for x, scale, label" in check(net, test_data=word).notes) == used
 
 
 def test_a_folder_that_was_named_counts(net: Path, tmp_path: Path):
