@@ -18,7 +18,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache, partial, reduce
 from itertools import cycle, islice, pairwise
 from threading import current_thread, local, main_thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -29,13 +29,18 @@ from msgspec.structs import replace
 
 from gradcheck_cli import native
 from gradcheck_cli.errors import sendable, unwarned
-from gradcheck_cli.graph import Array
+from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.graph.memory import allowed
+from gradcheck_cli.op.box_rules import Restricted
+from gradcheck_cli.op.boxes import BoxStack, Stack, in_any_entry, windows
 from gradcheck_cli.settings import Settings
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from multiprocessing.connection import Connection
+
+    from gradcheck_cli.autodiff.tape import Step
+    from gradcheck_cli.engine.complex_step import Pushforward
 
 
 Result = TypeVar("Result")
@@ -341,11 +346,15 @@ class Decisions(Struct, frozen=True):
 
     def note(self, index: int, stack: Array, changed: Array, discrete: bool) -> None:
         """Adds the decisions of step `index`: `stack` is `(P, n)`, `changed` marks entries that differ from the point's."""
-        self.crossed[index] = np.logical_or(changed.any(axis=1), self.crossed.get(index, False))
         rows, places = np.nonzero(changed)  # few, in the order of the probes
-        numbers = stack[rows, places].astype(np.float64) if stack.dtype != object else np.ones(len(rows))
+        self.note_at(index, rows, places, stack[rows, places], discrete)
+
+    def note_at(self, index: int, rows: Array, places: Array, values: Array, discrete: bool) -> None:
+        """The same by the differing entries alone: the probe of each, in order, its place among the n, and its value."""
+        numbers = values.astype(np.float64) if values.dtype != object else np.ones(len(rows))
         factor, here = _digest(places, 2 * index), _digest(places, 2 * index + 1)
         probes, starts = np.unique(rows, return_index=True)
+        self.crossed.setdefault(index, np.zeros(len(self.kind), bool))[probes] = True
         self.kind[probes] += np.add.reduceat(_mixed(numbers.view(np.uint64) * _ODD) * factor + here, starts)
         self.where[probes] += np.add.reduceat(here, starts)
         self.places[probes] += (MANY if discrete else 1) * np.diff(starts, append=len(rows))
@@ -361,6 +370,40 @@ def _mixed(bits: Array) -> Array:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
     return bits ^ (bits >> np.uint64(31))
+
+
+def deviating(
+    pushforward: Pushforward, step: Step, live: Mapping[str, Stack], results: Sequence[Stack],
+    boxed: tuple[BoxStack, Array] | None,
+) -> Array:  # fmt: skip
+    """The probes, in order, that may take a discrete decision different from that of the point.
+
+    `boxed` is the branch of the step in boxes, with a mask of what differs; without it any probe may take another.
+    """
+    values = pushforward.tape.values
+    made = ((y, values[name]) for name, y in zip(step.node.outputs, results, strict=False) if name)
+    found = [_differing(y, here) for y, here in made if not is_inexact(here.dtype)]
+    if step.op.branch is not None:
+        count = next(live[n].shape[0] for n in step.operands if n in live)
+        found.append(np.arange(count) if boxed is None else boxed[0].probes[in_any_entry(boxed[1])])
+    return reduce(np.union1d, found, np.zeros(0, np.int64))
+
+
+def _differing(result: Stack, here: Array) -> Array:
+    """The probes whose result differs from that at the point."""
+    if not isinstance(result, BoxStack):
+        return np.flatnonzero(in_any_entry(result != here))
+    return result.probes[in_any_entry(result.values != windows(here, result.box, len(result.probes)))]
+
+
+def branch_in_boxes(pushforward: Pushforward, step: Step, live: Mapping[str, Stack]) -> tuple[BoxStack, Array] | None:
+    """The branch of a step in boxes, and a mask of what differs from that of the point; None where boxes do not tell."""
+    probed, branch = [live[n] for n in step.operands if n in live], step.op.branch
+    boxed = all(isinstance(x, BoxStack) and x.base is not None for x in probed)
+    if branch is None or not boxed or step.op.box_rule is None or not pushforward.finite(step.operands):
+        return None  # NaN differs from itself
+    restricted = Restricted(step.op.box_rule, branch, step.op.batching, step.metadata, pushforward.shapes(step))
+    return restricted.differing([live.get(n, pushforward.tape.values[n]) if n else None for n in step.operands])
 
 
 class StackResult(Struct, frozen=True):

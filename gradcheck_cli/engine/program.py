@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import accumulate
 from threading import Lock
 from typing import Any
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from gradcheck_cli.autodiff.reach import steps_between
 from gradcheck_cli.autodiff.tape import Step, Tape
 from gradcheck_cli.autodiff.weights import TapeValues
-from gradcheck_cli.engine.chunks import Decisions, StackResult, gathered
+from gradcheck_cli.engine.chunks import Decisions, StackResult, branch_in_boxes, deviating, gathered
 from gradcheck_cli.engine.complex_step import Pushforward, Stage, batched, later, linear_groups, staged
 from gradcheck_cli.engine.lines import ByLines, LinePart, pieces
 from gradcheck_cli.engine.rounding import Moves, RandomRounding, coarsened, factors, rounded, rounded_tangents
@@ -31,8 +31,8 @@ from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.graph import Array, is_inexact
 from gradcheck_cli.op import bind, boxes
 from gradcheck_cli.op.batching import Kernel, Ragged, elementwise, loop, takes_stacks
-from gradcheck_cli.op.box_rules import VALUES, Restricted
-from gradcheck_cli.op.boxes import BoxStack, Crowded, Stack, as_stack, dense, filled, in_any_entry, part, taken, windows
+from gradcheck_cli.op.box_rules import VALUES
+from gradcheck_cli.op.boxes import BoxStack, Crowded, Stack, as_stack, dense, extent, filled, part, taken
 from gradcheck_cli.op.fusion import Formula, FusedSteps, expressed, segments
 
 _CHAINED = (np.dtype(np.float32), np.dtype(np.float64))
@@ -454,11 +454,15 @@ class Program:
     ) -> None:
         """Notes the decisions of a step that differ from those at the point.
 
-        Of box stacks only probes that may decide differently are made whole and compared.
+        Those of an elementwise operator are known from the boxes of its operands.  Of other box stacks the probes that may
+        decide differently are made whole and compared.
         """
         values, step = self.tape.values, planned.step
         if _carries(step, live) or any(isinstance(y, BoxStack) for y in results):
-            if len(rows := _deviating(self._pushforward, step, live, results)):
+            boxed = branch_in_boxes(self._pushforward, step, live)
+            if boxed is not None and self._note_in_boxes(planned, *boxed, decisions):
+                return
+            if len(rows := deviating(self._pushforward, step, live, results, boxed)):
                 few, own = {n: taken(live[n], rows) for n in step.node.inputs if n in live}, Decisions.none(len(rows))
                 self._compare(planned, few, [taken(y, rows) for y in results], own)
                 decisions.add(rows, own)
@@ -472,6 +476,18 @@ class Program:
             changed = np.asarray(stack != here).reshape(stack.shape[0], -1)
             if changed.any():
                 decisions.note(planned.index, stack.reshape(changed.shape), changed, discrete)
+
+    def _note_in_boxes(self, planned: Planned, stack: BoxStack, changed: Array, decisions: Decisions) -> bool:
+        """Notes the decisions of a step by the boxes of its branch; False where these do not tell all of them."""
+        values, step = self.tape.values, planned.step
+        if step.op.batching is not elementwise or not all(is_inexact(values[n].dtype) for n in step.node.outputs if n):
+            return False
+        if changed.any():
+            here = self._branch(planned.index, step, step.op.branch) if step.op.branch else None
+            if here is None or here.shape != stack.full or changed.shape[1:] != extent(stack.box):
+                return False
+            decisions.note_at(planned.index, *stack.places(changed), stack.values[changed], discrete=False)
+        return True
 
     def _branch(self, index: int, step: Step, branch: Kernel) -> Array:
         """The branch that a step takes at the point; kept unless finding it is a mere comparison."""
@@ -569,32 +585,3 @@ def _linear_on_boxes(
         return made
     base = bases[step.node.outputs[0]]
     return made.upon(base) if isinstance(made, BoxStack) else base + made
-
-
-def _deviating(pushforward: Pushforward, step: Step, live: Mapping[str, Stack], results: Sequence[Stack]) -> Array:
-    """The probes, in order, that may take a discrete decision different from that of the point."""
-    values = pushforward.tape.values
-    made = ((y, values[name]) for name, y in zip(step.node.outputs, results, strict=False) if name)
-    found = [_differing(y, here) for y, here in made if not is_inexact(here.dtype)]
-    if step.op.branch is not None:
-        found.append(_branching(pushforward, step, step.op.branch, live))
-    return reduce(np.union1d, found, np.zeros(0, np.int64))
-
-
-def _differing(result: Stack, here: Array) -> Array:
-    """The probes whose result differs from that at the point."""
-    if not isinstance(result, BoxStack):
-        return np.flatnonzero(in_any_entry(result != here))
-    return result.probes[in_any_entry(result.values != windows(here, result.box, len(result.probes)))]
-
-
-def _branching(pushforward: Pushforward, step: Step, branch: Kernel, live: Mapping[str, Stack]) -> Array:
-    """The probes that take another branch; all probes where their boxes alone do not tell."""
-    probed, differing = [live[n] for n in step.operands if n in live], None
-    boxed = all(isinstance(x, BoxStack) and x.base is not None for x in probed)
-    if boxed and step.op.box_rule is not None and pushforward.finite(step.operands):  # NaN differs from itself
-        restricted = Restricted(step.op.box_rule, branch, step.op.batching, step.metadata, pushforward.shapes(step))
-        differing = restricted.differing(
-            [live.get(n, pushforward.tape.values[n]) if n else None for n in step.operands]
-        )
-    return np.arange(probed[0].shape[0]) if differing is None else differing

@@ -28,7 +28,6 @@ from gradcheck_cli.op.boxes import (
     all_probes,
     clipped,
     extent,
-    in_any_entry,
     some,
     windows,
 )
@@ -98,8 +97,11 @@ class Restricted(Struct, frozen=True):
             made.append(stack if small or first.count > first.most else stack.dense())
         return tuple(made)
 
-    def differing(self, operands: Sequence[Array | BoxStack | None]) -> Array | None:
-        """The probes whose result differs from that for their bases; None if it has to run on whole stacks."""
+    def differing(self, operands: Sequence[Array | BoxStack | None]) -> tuple[BoxStack, Array] | None:
+        """The boxes of the result, and a mask of the entries in them that differ from those for the bases of operands.
+
+        None if it has to run on whole stacks.
+        """
         operands, probes = _together(operands)
         outputs = self._by_rule(operands, len(probes))
         if outputs is None:
@@ -107,7 +109,8 @@ class Restricted(Struct, frozen=True):
         here = [x.unmoved() if isinstance(x, BoxStack) else x for x in operands]
         every = np.ones(len(probes), bool)
         mine, bare = (self._values(0, outputs[0], each, every) for each in (operands, here))
-        return probes[in_any_entry(np.asarray(mine != bare))]
+        count = next(x.count for x in operands if isinstance(x, BoxStack))
+        return BoxStack(mine, outputs[0].out, probes, count, self.shapes[0]), np.asarray(mine != bare)
 
     def _by_rule(self, operands: Sequence[Array | BoxStack | None], count: int) -> Sequence[OutputBoxes] | None:
         """The boxes of each output; None if they are not known or do not pay."""

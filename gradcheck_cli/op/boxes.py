@@ -135,6 +135,13 @@ class BoxStack(Struct, frozen=True):
         here = self.only(np.isin(self.probes, rows))
         return replace(here, probes=np.searchsorted(rows, here.probes), count=len(rows))
 
+    def places(self, marked: Array) -> tuple[Array, Array]:
+        """The probes, in order, and the places in the flat tensor of marked entries of the boxes, `(Q, *extent(box))`."""
+        rows, *inner = np.nonzero(marked)
+        starts = (s.start[rows] if isinstance(s.start, np.ndarray) else s.start for s in self.box)
+        at = [start + i for start, i in zip(starts, inner, strict=True)]
+        return self.probes[rows], np.ravel_multi_index(at, self.full)
+
     def within(self) -> BoxStack:
         """The stack with boxes that do not reach beyond the tensor."""
         if all(_inside(span, n) for span, n in zip(self.box, self.full, strict=True)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,16 @@ def said(record: Check) -> tuple[str, ...]:
 
 
 # Kinks
+
+
+@pytest.mark.parametrize("op", ["Max", "Relu"])
+def test_very_many_ties_take_no_longer_than_as_many_entries(op: str):
+    """Each of these entries moves one decision: the probes of all are never made whole for that."""
+    nodes = ((op, "x zero" if op == "Max" else "x", "m"), ("ReduceSum", "m", "y", {"keepdims": 0}))
+    start = time.process_time()
+    record = check(model(*nodes, x=(100_000,), constants={"zero": 0.0}), np.zeros(100_000), mode="full", jobs=1)
+    assert time.process_time() - start < 30
+    assert (record.status, record.entries["total"]) == ("pass", 100_000)
 
 
 KINKS = {
