@@ -22,6 +22,7 @@ from gradcheck_cli.op import NONZERO, Op, composite, negative_axes, require_know
 EPSILON = float(np.float32(1e-5))  # as ONNX stores it
 MOMENTUM = float(np.float32(0.9))
 _OF_SQUARES = 4.0  # roundings of a mean of squares
+_OF_SHIFT = 2.0  # of a product that is taken from another one
 DEVIATION = 1e-9  # the standard adds this to the deviation in MeanVarianceNormalization
 
 
@@ -67,6 +68,18 @@ def squares_off(
     lost = np.max(np.mean(groups * groups, -1) / (np.var(groups, -1) + epsilon), initial=0.0)
     largest = np.max(np.abs(y), initial=0.0) + np.max(np.abs(bias), initial=0.0)
     return float(_OF_SQUARES * unit * lost * largest)
+
+
+def shift_off(unit: float, y: Array, x: Array, scale: Array, bias: Array, *, epsilon: float = EPSILON) -> float:
+    """The error of onnxruntime's InstanceNormalization: x times the slope, less the mean times the slope.
+
+    Where all values are equal, as a single one is, nothing else is left.
+    """
+    wide, unit = x.astype(np.float64), min(unit, float(np.finfo(np.float32).eps))
+    spread = np.var(wide, tuple(range(2, x.ndim)), keepdims=True)
+    with np.errstate(divide="ignore"):  # an epsilon of 0
+        slopes = np.abs(scale.astype(np.float64)).reshape(-1, *(1,) * (x.ndim - 2)) / np.sqrt(spread + epsilon)
+    return float(_OF_SHIFT * unit * np.max(np.abs(wide) * slopes, initial=0.0))
 
 
 def layer_normalization(
@@ -172,7 +185,7 @@ NORMALIZATION: list[Op] = [
               roles=trained(1, 2) | statistics(3, 4), same_axes=True, channels=1),
     composite("InstanceNormalization", lambda x, scale, b, *, epsilon=EPSILON:
               _layer(x, channelwise(scale, x), channelwise(b, x), axis=2, epsilon=epsilon), roles=trained(1, 2),
-              same_axes=True, channels=1,
+              same_axes=True, channels=1, elsewhere_off=shift_off,
               does="Normalization over the spatial axes, each channel of each instance by itself."),
     composite("GroupNormalization", group_normalization, roles=trained(1, 2), same_axes=True, channels=1,
               elsewhere="narrow", elsewhere_off=squares_off),

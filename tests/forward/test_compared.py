@@ -382,6 +382,30 @@ def test_a_variance_may_be_off_as_a_difference_of_squares_is(tmp_path: Path, mea
     assert forward(path, {**gc.OPS, right.key: wrong})["y"]["agrees"] is False
 
 
+@pytest.mark.parametrize("epsilon", ["1e-5", "1e-10"])
+def test_a_single_value_less_its_mean_may_be_off_by_what_is_multiplied(tmp_path: Path, epsilon: str) -> None:
+    """onnxruntime takes the mean times the slope from x times the slope, which is large where nothing varies."""
+    text = f"""g (float[2, 3, 1] x) => (y) {{
+        h = Tanh (x)  y = InstanceNormalization <epsilon = {epsilon}> (h, s, b)
+    }}"""
+    path = save(tmp_path / "m.onnx", text, 17, s=np.float32([1.5, 2, 1.1]), b=np.float32([0.3, 0.1, 0.7]))
+    found = forward(path)["y"]
+    assert found["agrees"], found
+    right = gc.OPS["", "InstanceNormalization"]
+    wrong = replace(right, forward=_more(right.forward, 0.2))
+    assert forward(path, {**gc.OPS, right.key: wrong})["y"]["agrees"] is False
+
+
+def _more(function: Any, off: float) -> Any:
+    """A composition whose result is off."""
+
+    @wraps(function)  # attributes are bound by its signature
+    def moved(*operands: Any, **metadata: Any) -> Any:
+        return function(*operands, **metadata) + off
+
+    return moved
+
+
 def _times(function: Any, factor: float) -> Any:
     """A kernel whose result is scaled."""
 
