@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -34,10 +34,12 @@ _BY_HAND = "code is run when --allow-python is typed: a file that comes with a m
 _BY_EQUALS = ("values", "feeds", "sizes", "claims")  # kinds of options that are typed NAME=VALUE
 _BY_NAME = (*_BY_EQUALS, "shapes", "ranges", "tolerances")  # kinds that may be tables
 _FEW = 9  # values that are shown
+_DEEPEST, _DEEP = 32, 4  # parts of a key, of which tomllib keeps every beginning, and of one that a problem is about
 _PATHS = ("path", "plot", "data")
 _KEY = re.compile(r"\"[^\"]*\"|'[^']*'|[\w-]+")
 _HEADER = re.compile(r"\s*\[\[?([^\]\n]*)\]")
 _ASSIGNED = re.compile(rf"\s*((?:{_KEY.pattern})(?:\s*\.\s*(?:{_KEY.pattern}))*)\s*=")
+_ENDLESS = re.compile(rf"(?<![\w-])(?:(?:{_KEY.pattern})\s*+\.\s*+){{{_DEEPEST}}}")
 _Found: TypeAlias = tuple[Path, Mapping[str, Any], str]
 _KNOWN: dict[str, click.Parameter] = {param.name: param for param in options_of("file") if param.name}
 _KEYS = {key: name for name in _KNOWN for key in OPTIONS[name].keys}
@@ -73,11 +75,9 @@ def _search(folder: Path) -> _Found | None:
 
 
 def _table(file: Path, keys: tuple[str, ...]) -> tuple[Mapping[str, Any], str] | None:
-    import tomllib
-
     text = _text_in(file)
     try:
-        parsed: Any = tomllib.loads(text)
+        parsed = _parsed(text)
     except (ValueError, RecursionError) as error:  # numbers too may have too many digits
         if keys and f"[{'.'.join(keys)}" not in text:  # somebody else's file: only its own tools need to read it
             return None
@@ -90,6 +90,17 @@ def _table(file: Path, keys: tuple[str, ...]) -> tuple[Mapping[str, Any], str] |
     if keys and table is not None and not isinstance(table, dict):
         raise _wrong(file, text, keys, f"{'.'.join(keys)} is {_shown(table)}; it must be a table, [{'.'.join(keys)}]")
     return (table, text) if isinstance(table, dict) else None
+
+
+def _parsed(text: str) -> Any:
+    """The table of a text; ValueError or RecursionError where there is none, or a key that would take all memory."""
+    import tomllib
+
+    if endless := _ENDLESS.search(text):
+        at = endless.start()
+        place = f"line {text.count(chr(10), 0, at) + 1}, column {at - text.rfind(chr(10), 0, at)}"
+        raise ValueError(f"a key of more than {_DEEPEST} parts (at {place})")
+    return tomllib.loads(text)
 
 
 def _misspelt(tools: Any) -> list[str]:
@@ -266,23 +277,28 @@ def _problem(file: Path, text: str, path: tuple[str, ...], message: str) -> Diag
 
 def _place_of(path: tuple[str, ...], text: str) -> tuple[int, int]:
     """Line and column of a key, or of the innermost table around it that stands in a line of its own; zeros for none."""
-    table, quotes, best, depth = tuple[str, ...](), "", (0, 0), 0
+    places = _places(text)
+    return next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), (0, 0))
+
+
+@lru_cache(maxsize=1)  # of a file with many problems
+def _places(text: str) -> Mapping[tuple[str, ...], tuple[int, int]]:
+    """Line and column of each key, and of each table around it, where it is named first."""
+    table, quotes, found = tuple[str, ...](), "", dict[tuple[str, ...], tuple[int, int]]()
     for number, line in enumerate(text.split("\n"), 1):
         if quotes:
             quotes = "" if quotes in line else quotes
             continue
         header = _HEADER.match(line)
-        if (found := header or _ASSIGNED.match(line)) is None:
+        if (named := header or _ASSIGNED.match(line)) is None:
             continue
-        own = _parts_of(found[1])
+        own = _parts_of(named[1])
         table, keys = (own, own) if header else (table, (*table, *own))
-        least = min(len(keys), len(path))
-        shared = next((n for n in range(least) if keys[n] != path[n]), least)
-        if shared == least > depth:
-            last = [*_KEY.finditer(line)][shared - 1 - (len(keys) - len(own))]
-            best, depth = (number, last.start() + 1), shared
+        for place, (part, _) in enumerate(zip(_KEY.finditer(line), own, strict=False), len(keys) - len(own) + 1):
+            if place <= _DEEP:
+                found.setdefault(keys[:place], (number, part.start() + 1))
         quotes = next((mark for mark in ('"""', "'''") if line.count(mark) % 2), "")
-    return best
+    return found
 
 
 def _parts_of(keys: str) -> tuple[str, ...]:

@@ -62,6 +62,11 @@ ERRORS = [  # the file's text, line and column, what is said of it
     ("rtol = 1\nrtol = 2\n", "2:9", "a key or a table stands here a second time"),
     ("[rtol]\nx = 1\n[rtol]\ny = 1\n", "3:6", "a key or a table stands here a second time"),
     ("rtol = \n", "1:8", "not TOML: Invalid value"),
+    ("points = 1\n" + "a." * 32 + "a = 1\n", "2:1", "a key of more than 32 parts"),
+    ("x = {'a'." + "a." * 32 + "a = 1}\n", "1:6", "a key of more than 32 parts"),
+    ("[" + "a." * 32 + "a]\n", "1:2", "a key of more than 32 parts"),
+    ("a." * 31 + "a = 1\n", "1:1", "unknown key 'a'."),
+    ("x = ['" + "1.2." * 5 + "']\n" + "y = 1\n", "2:1", "y is 1; it must be a name or a list of names"),
     ("rtol 1e-3\n", "1:6", "not TOML: Expected '='"),
 ]
 
@@ -94,6 +99,7 @@ ELSEWHERE = [  # of pyproject.toml
     ("[tool.gradcheck]\nrtol = 1\nrtol = 2\n", "3:9", "a key or a table stands here a second time"),
     ("[tool]\ngradcheck = 3\n", "2:1", "tool.gradcheck is 3; it must be a table, [tool.gradcheck]"),
     ("[tool.gradcheck.rtol]\ninput = 'x'\n", "2:1", "--rtol input:x: 'x' is no number"),
+    ("[tool.gradcheck]\n[tool.black]\n" + "a." * 32 + "a = 1\n", "3:1", "a key of more than 32 parts"),
 ]
 
 
@@ -126,8 +132,9 @@ def test_a_byte_order_mark_and_other_tools_files_do_no_harm(gradcheck: Command, 
     (folder / "gradcheck.toml").write_bytes(b"\xef\xbb\xbfpoints = 2\n")
     assert "2 points |" in " ".join(gradcheck("mlp.onnx", "--y", "loss").out.split())
     (folder / "gradcheck.toml").unlink()
-    (folder / "pyproject.toml").write_text("[tool.black\nrtol = 1\n")
-    assert gradcheck("mlp.onnx").code == 0
+    for others in ("[tool.black\nrtol = 1\n", "a." * 40 + "a = 1\n"):
+        (folder / "pyproject.toml").write_text(others)
+        assert gradcheck("mlp.onnx").code == 0
 
 
 def test_what_is_typed_is_not_blamed_on_a_file(gradcheck: Command, folder: Path) -> None:

@@ -33,6 +33,7 @@ CHECK = ("net.onnx", "--forward", "internal")
 SPEC = ("net.gradcheck.yaml",)
 ZOO = ("zoo", "--run", "run", "-j", "1", "--forward", "internal", "--timeout", "20s")
 HEAD = "gradcheck: 1\n"
+KEYS = "".join(f"a{i} = 1\n" for i in range(99)) + "[rtol]\n" + "".join(f"a{i}=1\n" for i in range(150_000))
 GRAPH = HEAD + "graphs: {g: {inputs: {x: {shape: [2]}}, %snodes: 'y = Tanh (x)', outputs: [y]}}\n"
 
 
@@ -220,6 +221,10 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: (models.mlp(Path("net.onnx")), linked("gradcheck.toml", "/dev/zero")()), CHECK),
     "a configuration nested without end": (
         lambda: (models.mlp(Path("net.onnx")), text("gradcheck.toml", "x = " + "[" * 50_000)()), CHECK),
+    "a configuration of a key without end": (
+        lambda: (models.mlp(Path("net.onnx")), text("gradcheck.toml", "a." * 40_000 + "a = 1")()), CHECK),
+    "a configuration of keys without end": (
+        lambda: (models.mlp(Path("net.onnx")), text("gradcheck.toml", KEYS)()), CHECK),
     # lists of models
     "a list of itself": (text(*SPEC, HEAD + "models: [{path: net.gradcheck.yaml}]\n"), (*ZOO, *SPEC)),
     "a list of what is above": (text(*SPEC, HEAD + "models: [{path: ../../../../../etc/passwd}]\n"), (*ZOO, *SPEC)),
