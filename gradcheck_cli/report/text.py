@@ -12,7 +12,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -237,11 +237,13 @@ def below(labels: Sequence[Sequence[str]], rows: Sequence[str], width: int) -> l
 
 def _chopped(text: str, width: int) -> Iterator[str]:
     """A text on lines of a width, however long its words are."""
-    indent = ""
-    while columns(text) > width - len(indent) and (part := _first(text, width - len(indent))):
-        yield indent + part
-        text, indent = text[len(part) :], "    "
-    yield indent + text
+    start, taken, indent = 0, 0, ""
+    for at, wide in enumerate(map(_wide, text)):
+        if taken + wide > width - len(indent) and at > start:
+            yield indent + text[start:at]
+            start, taken, indent = at, 0, "    "
+        taken += wide
+    yield indent + text[start:]
 
 
 def columns(text: str) -> int:
@@ -257,7 +259,7 @@ def _wide(character: str) -> int:
 
 def _first(text: str, width: int) -> str:
     """The start of a text, as far as it fits into a width."""
-    return text[: sum(taken <= width for taken in accumulate(map(_wide, text)))]
+    return text[: sum(1 for _ in takewhile(lambda taken: taken <= width, accumulate(map(_wide, text))))]
 
 
 def _last(text: str, width: int) -> str:

@@ -34,6 +34,16 @@ SPEC = ("net.gradcheck.yaml",)
 ZOO = ("zoo", "--run", "run", "-j", "1", "--forward", "internal", "--timeout", "20s")
 HEAD = "gradcheck: 1\n"
 KEYS = "".join(f"a{i} = 1\n" for i in range(99)) + "[rtol]\n" + "".join(f"a{i}=1\n" for i in range(150_000))
+ENTRY = {
+    "x": [0, 0],
+    "y": [],
+    "point": 0,
+    "theoretical": 1.0,
+    "numerical": 0.0,
+    "noise": 0.0,
+    "pattern": "",
+    "status": "fail",
+}
 GRAPH = HEAD + "graphs: {g: {inputs: {x: {shape: [2]}}, %snodes: 'y = Tanh (x)', outputs: [y]}}\n"
 
 
@@ -311,6 +321,8 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "a result of another kind": (results(lambda r: r.update(entries=[1], gradient="x", model=None)), REPORT),
     "a result of a shape beyond all": (results(lambda r: r.update(x_shape=[1 << 62] * 50)), REPORT),
     "a result with a picture of another kind": (results(lambda r: r.update(picture={"cells": [[1] * 3] * 2})), REPORT),
+    "a result of an entry without end": (
+        results(lambda r: r.update(status="fail", code="GC101", worst=[{**ENTRY, "part": "\u00e9" * 200_000}])), REPORT),
     "results nested without end": (text("r.json", "[" * 200_000), REPORT),
     "results that are a device": (linked("r.json", "/dev/zero"), REPORT),
     # runs and shards
