@@ -106,6 +106,14 @@ def test_numbers_that_an_integer_input_cannot_hold_are_an_error(value: float):
         check(model, extra_feed_dict={"i": np.array([value])})
 
 
+@pytest.mark.parametrize("dtype", [">f2", ">f4", ">f8", ">i8", ">u2"])
+def test_numbers_of_another_order_of_bytes_are_the_same_numbers(dtype: str):
+    little = check(net(2), extra_feed_dict={"x": np.array([1, 2], dtype.replace(">", "<"))})
+    big = check(net(2), extra_feed_dict={"x": np.array([1, 2], dtype)})
+    assert big.status == "pass"
+    assert (big.gradient, big.entries) == (little.gradient, little.entries)
+
+
 TOO_LARGE: list[tuple[Any, Any, Any]] = [
     # the dtype of a tensor, a number that it has, one that it has not
     (np.int8, -128, 300),
