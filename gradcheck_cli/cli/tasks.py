@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -260,7 +261,7 @@ def _matching(pattern: str, unread: Unread) -> Iterator[str]:
 
 def _below(root: str, unread: Unread) -> Iterator[str]:
     """The path of a folder, and of everything in it that is not hidden."""
-    for folder, folders, names in os.walk(root, onerror=partial(_note_unread, unread)):
+    for folder, folders, names in _walk(root, unread):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield str(Path(folder))
         yield from (str(Path(folder) / name) for name in names if not name.startswith("."))
@@ -283,10 +284,20 @@ def _note_unread(unread: Unread, error: OSError) -> None:
 
 def _inside(folder: str, left: LeftOut) -> Iterator[str]:
     """The models and specs in a folder, however deep, but for what is hidden."""
-    for root, folders, names in os.walk(folder, onerror=partial(_note_unread, left.unread)):
+    for root, folders, names in _walk(folder, left.unread):
         left.look(folder, root, folders, names)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (str(Path(root) / name) for name in sorted(names) if is_model(name) and not name.startswith("."))
+
+
+def _walk(top: str, unread: Unread) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Folders as os.walk gives them, which up to Python 3.11 goes no deeper than a recursion."""
+    waiting = [top]
+    while waiting:
+        for folder, folders, names in islice(os.walk(waiting.pop(), onerror=partial(_note_unread, unread)), 1):
+            yield folder, folders, names
+            inner = [os.path.join(folder, name) for name in reversed(folders)]
+            waiting += [path for path in inner if not os.path.islink(path)]
 
 
 def is_model(name: str) -> bool:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import resource
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -368,6 +369,28 @@ def test_what_means_harm_ends_with_a_sentence(name: str, folder: Path, capsys: p
     assert took < LONGEST
     assert content(folder.parent / "outside") == before
     assert sorted(os.listdir(folder.parent)) == ["here", "outside"]
+
+
+@pytest.fixture
+def bottomless(folder: Path) -> Iterator[None]:
+    """A folder 1,200 deep, with a model at the bottom; the recursion of Python's own functions does not get there."""
+    models.mlp(Path("net.onnx"))
+    there = os.open(".", os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=there)
+        outer, there = there, os.open("d", os.O_RDONLY, dir_fd=there)
+        os.close(outer)
+    os.link("net.onnx", "net.onnx", dst_dir_fd=there)
+    os.close(there)
+    yield
+    subprocess.run(["rm", "-r", "d"], check=True)
+
+
+@pytest.mark.usefixtures("bottomless")
+@pytest.mark.parametrize("args", [(".",), ("**/*.onnx",), (*ZOO, ".")], ids=" ".join)
+def test_models_are_found_however_deep_folders_are(args: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*args, "-q"]) == 0
+    assert "4 checks: 4 passed" in capsys.readouterr().out
 
 
 TYPED = [
