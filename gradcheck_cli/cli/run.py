@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -138,12 +139,15 @@ def matcher(expression: str) -> Matcher:
     return matches
 
 
+_DEEPEST = 64  # brackets and nots around a word
+
+
 class _Parser:
     """A parser of the grammar any: all (or all)*; all: factor (and factor)*; factor: not factor, ( any ), or a word."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens = re.findall(r"[()]|[^\s()]+", text)
+        self.text, self.depth = text, 0
+        self.tokens = deque(re.findall(r"[()]|[^\s()]+", text))
 
     def parse(self) -> Matcher:
         return self._several("or", self._all, True)
@@ -164,6 +168,14 @@ class _Parser:
         return together
 
     def _factor(self) -> Matcher:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            self.fail(f"it is nested deeper than {_DEEPEST} levels")
+        found = self._unnested()
+        self.depth -= 1
+        return found
+
+    def _unnested(self) -> Matcher:
         if self._take("not"):
             inner = self._factor()
             return lambda holds: None if (found := inner(holds)) is None else not found
@@ -174,12 +186,13 @@ class _Parser:
             return inner
         if not self.tokens or self.tokens[0] in ("and", "or", ")"):
             self.fail("a word is missing" + (f" before {self.tokens[0]!r}" if self.tokens else " at the end"))
-        word = self.tokens.pop(0)
+        word = self.tokens.popleft()
         return lambda holds: holds(word)
 
     def _take(self, token: str) -> bool:
-        found = self.tokens[:1] == [token]
-        del self.tokens[: int(found)]
+        found = bool(self.tokens) and self.tokens[0] == token
+        if found:
+            self.tokens.popleft()
         return found
 
     def fail(self, reason: str) -> None:

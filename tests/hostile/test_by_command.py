@@ -236,6 +236,10 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: (models.mlp(Path("net.onnx")), text("gradcheck.toml", "a." * 40_000 + "a = 1")()), CHECK),
     "a configuration of keys without end": (
         lambda: (models.mlp(Path("net.onnx")), text("gradcheck.toml", KEYS)()), CHECK),
+    "a configuration of nested words": (
+        lambda: (models.mlp(Path("net.onnx")), text("gradcheck.toml", f"expression = '{'(' * 9000}'")()), CHECK),
+    "a configuration of many words": (
+        lambda: (models.mlp(Path("net.onnx")), text("gradcheck.toml", f"expression = '{'a or ' * 400_000}net'")()), CHECK),
     # lists of models
     "a list of itself": (text(*SPEC, HEAD + "models: [{path: net.gradcheck.yaml}]\n"), (*ZOO, *SPEC)),
     "a list of what is above": (text(*SPEC, HEAD + "models: [{path: ../../../../../etc/passwd}]\n"), (*ZOO, *SPEC)),
