@@ -77,7 +77,8 @@ class Output:
             _print(harmless(text, color=self.style.color), sys.stdout if self.for_people else sys.stderr)
         for check in drawn if self.plot else ():
             self.drawn += 1
-            plot.write(check, path := plot.numbered(self.plot, self.drawn))
+            path = plot.numbered(self.plot, self.drawn)
+            plot.write(check, path, follow=path == self.plot)  # nobody gave the others, and a link may lie there
             self._note(f"{path}: {heatmap.derivative(check, 60)}")
 
     def _note(self, text: str) -> None:

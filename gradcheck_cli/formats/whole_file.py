@@ -32,9 +32,9 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """The same, with an OSError for what goes wrong."""
-    target = _target(os.fspath(path))
+def whole(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[IO[bytes]]:
+    """The same, with an OSError for what goes wrong; a link is replaced itself, unless it is to be followed."""
+    target = _target(os.fspath(path)) if follow else os.path.abspath(path)
     if _is_special(target):
         with open(target, "wb") as file:
             yield file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -268,6 +269,16 @@ def test_each_check_has_a_plot_of_its_own(gradcheck: Command, folder: Path):
     ]  # fmt: skip
     assert "conv.onnx" in texts(folder / "p-3.svg")
     assert gradcheck("mlp.onnx", "--plot", "p.svg", "-q").err == ""
+
+
+def test_a_link_at_a_name_that_nobody_gave_is_not_followed(gradcheck: Command, folder: Path):
+    (folder / "elsewhere").mkdir()
+    for name in ("p.svg", "p-2.svg"):
+        os.symlink(f"elsewhere/{name}", folder / name)
+    gradcheck("mlp.onnx", "--x", "input", "--x", "aux_in", "--plot", "p.svg")
+    assert os.listdir(folder / "elsewhere") == ["p.svg"]
+    assert not (folder / "p-2.svg").is_symlink()
+    assert texts(folder / "p-2.svg")
 
 
 def test_nothing_compared_is_nothing_drawn(gradcheck: Command, folder: Path):

@@ -48,12 +48,12 @@ def numbered(path: str, count: int) -> str:
     return path if count == 1 else f"{stem}-{count}{suffix}"
 
 
-def write(check: Check, path: str) -> None:
-    """The figure of a check in a file, which is replaced as a whole or not at all."""
+def write(check: Check, path: str, *, follow: bool = True) -> None:
+    """The figure of a check in a file, which is replaced as a whole or not at all; a link is one, or is followed."""
     kind = os.path.splitext(path)[1].removeprefix(".")
     metadata = {"Date": None, "Creator": "gradcheck"} if kind == "svg" else {"Software": "gradcheck"}
     try:
-        with own_settings(), whole(path) as file:
+        with own_settings(), whole(path, follow=follow) as file:
             figure(check).savefig(file, format=kind, dpi=_DPI, metadata=metadata)
     except OSError as error:
         raise UsageError(f"--plot {path} cannot be written: {error.strerror or error}") from None
