@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -65,9 +66,13 @@ def _array(stream: IO[bytes], size: int, most: int | None) -> Array:
     version = np.lib.format.read_magic(stream)
     if version not in _HEADERS:
         raise ValueError(f"version {'.'.join(map(str, version))} of NumPy's format is not known")
-    shape, fortran, dtype = _HEADERS[version](stream)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of Python 2, whose integers are written 4L
+        shape, fortran, dtype = _HEADERS[version](stream)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not unpickled")
+    if dtype.kind in "mM" or dtype.names:  # which NumPy turns into numbers where it is asked for some
+        raise ValueError(f"it holds {'records' if dtype.names else 'dates'}, and no numbers")
     if len(shape) > MAX_RANK or any(length < 0 for length in shape):
         raise ValueError(f"its shape {str(shape)[:60]} is none")
     wanted, there = math.prod(shape) * dtype.itemsize, size - stream.tell()

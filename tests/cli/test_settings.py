@@ -171,7 +171,10 @@ def test_values_come_from_files(gradcheck: Command, folder: Path) -> None:
     np.savez(folder / "v.npz", one=value, two=value)
     (folder / "v.json").write_text(json.dumps({"a": value.tolist()}))
     (folder / "v.pb").write_bytes(numpy_helper.from_array(value).SerializeToString())
-    for given in ("@v.npy", "@v.npz:one", "@v.json:a", "@v.json", "@v.pb"):
+    header = b"'shape': (2, 4), }  ", b"'shape': (2L, 4L), }"  # as Python 2 wrote it
+    (folder / "old.npy").write_bytes((folder / "v.npy").read_bytes().replace(*header))
+    np.save(folder / "big.npy", value.astype(">f8"))
+    for given in ("@v.npy", "@old.npy", "@big.npy", "@v.npz:one", "@v.json:a", "@v.json", "@v.pb"):
         record = first(gradcheck, "mlp.onnx", "--x", "input", "--y", "loss", "--x-init-value", given)
         assert (record["status"], record["x_shape"]) == ("pass", [2, 4])
     ran = gradcheck("mlp.onnx", "--x", "input", "--x-init-value", "@v.npz:tow")
