@@ -113,19 +113,22 @@ def weighted_sum(*losses: Var, factors: Sequence[float]) -> Var:
 class Measure(Struct, frozen=True):
     """An operator of a prediction and a target, and the options that it takes, each with its default.
 
-    `classes`: the target holds the number of a class for each place without the axis of the classes.
+    `classes`: the target holds the number of a class for each place without the axis of the classes; `soft`: or the
+    probabilities of all.
     """
 
     op: Op
     options: Mapping[str, Any] = made_by(default_factory=dict)
     classes: bool = False
+    soft: bool = False
 
 
-def _measure(name: str, forward: Any, options: Mapping[str, Any], *, classes: bool = False) -> Measure:
-    facts: dict[str, Any] = {"cuts": deciding(1), "integers": {1: Along("axis", least=2)}} if classes else {}
-    return Measure(composite(name, forward, domain=DOMAIN, **facts), options, classes)
+def _measure(name: str, forward: Any, options: Mapping[str, Any], **kind: bool) -> Measure:
+    facts: dict[str, Any] = {"cuts": deciding(1), "integers": {1: Along("axis", least=2)}} if kind else {}
+    return Measure(composite(name, forward, domain=DOMAIN, **facts), options, **kind)
 
 
+_CLASSES = {"axis": 1, "ignore": -100}
 _MEAN = {"reduction": "mean"}
 LOSSES: Mapping[str, Measure] = {
     "mse": _measure("MeanSquaredError", mean_squared, _MEAN),
@@ -133,10 +136,10 @@ LOSSES: Mapping[str, Measure] = {
     "huber": _measure("Huber", huber, {"delta": 1.0, **_MEAN}),
     "bce-with-logits": _measure("BinaryCrossEntropy", binary_cross_entropy, {"pos_weight": 1.0, **_MEAN}),
     "cross-entropy": _measure(
-        "CrossEntropy", cross_entropy, {"axis": 1, "ignore": -100, "label_smoothing": 0.0, **_MEAN}, classes=True
+        "CrossEntropy", cross_entropy, {**_CLASSES, "label_smoothing": 0.0, **_MEAN}, classes=True, soft=True
     ),
 }
-METRICS: Mapping[str, Measure] = {"accuracy": _measure("Accuracy", accuracy, {"axis": 1, "ignore": -100}, classes=True)}
+METRICS: Mapping[str, Measure] = {"accuracy": _measure("Accuracy", accuracy, _CLASSES, classes=True)}
 _SUM = composite("WeightedSum", weighted_sum, domain=DOMAIN)
 MEASURES = {op.key: op for op in (_SUM, *(each.op for each in (*LOSSES.values(), *METRICS.values())))}
 _REDUCTIONS = ("mean", "sum")
@@ -166,7 +169,7 @@ def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: 
             f"{said}: it compares {prediction!r} with itself; the target is another tensor or a new input."
         )
     given = model.known_dtype(target) if target in model.tensors else None
-    soft = measure.classes and ("probabilities" in more or (given is not None and is_inexact(given)))
+    soft = measure.soft and ("probabilities" in more or (given is not None and is_inexact(given)))
     options = _options(measure, [part for part in more if not (soft and part == "probabilities")], said)
     graph, made, types = model.graph, FreshNames(model.tensors).fresh(name), {}
     scores = model[prediction]
@@ -270,7 +273,7 @@ def _maker(graph: Graph, name: str) -> Node | None:
 def _options(measure: Measure, texts: Sequence[str], said: str) -> dict[str, Any]:
     """The options of a measure, those in `texts` as given: OPTION=VALUE."""
     found = dict(measure.options)
-    known = [*found, "probabilities"] if measure.classes else [*found]
+    known = [*found, "probabilities"] if measure.soft else [*found]
     for text in texts:
         key, mark, value = text.partition("=")
         if not mark or key not in found:

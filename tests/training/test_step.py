@@ -980,6 +980,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "there are axis, ignore, label_smoothing, reduction, pr",
     ),
     "another metric": ({"metrics": "f1:scores,labels"}, "accuracy:PREDICTION,TARGET"),
+    "the accuracy of probabilities": (
+        {"loss": "cross-entropy:scores,p,probabilities", "metrics": "accuracy:scores,p"},
+        r"^--metric accuracy:scores,p: 'p' is .*\[.*,3\] float.*; the target of 'scores' is \[[^,]*\] int64",
+    ),
+    "the accuracy of targets of each class": (
+        {"loss": "bce-with-logits:scores,t", "metrics": "accuracy:scores,t"},
+        r"^--metric accuracy:scores,t: 't' is .*; the target of 'scores' is \[[^,]*\] int64",
+    ),
+    "probabilities that no label is": (
+        {"metrics": "accuracy:scores,p,probabilities"},
+        r"'probabilities' is no option; there are axis, ignore\.$",
+    ),
 }
 
 
