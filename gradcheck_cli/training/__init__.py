@@ -63,7 +63,8 @@ class TrainingStep(Struct, frozen=True):
     def save(self, folder: str | os.PathLike[str]) -> list[str]:
         """Writes `train.onnx`, `eval.onnx`, `init.npz` and `step.py`, a loop over batches, into a folder.
 
-        Both graphs are run by onnxruntime first, where it is installed; gives notes on that, if there are any.
+        Both graphs are run by onnxruntime first, where it is installed; gives notes on that, if there are any, and
+        on a checkpoint in the folder: `step.py` goes on from it.
         """
         from gradcheck_cli.training.folder import write_folder
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gradcheck_cli.training import TrainingStep
 
 _LARGE = 1 << 16  # bytes of a frozen weight that both graphs should not hold
+_CHECKPOINT = "checkpoint.npz"
 _LOOP = '''\
 """Trains the model of this folder: python step.py DATA.npz [STEPS] [BATCH].
 
@@ -43,7 +44,7 @@ import onnxruntime
 
 HERE, RATE, BATCH = Path(__file__).parent, {lr!r}, {batch!r}
 DATA, METRICS = {data!r}, {metrics!r}
-CHECKPOINT = HERE / "checkpoint.npz"
+CHECKPOINT = HERE / "{checkpoint}"
 
 
 def train(data, steps, batch, threads=0, tell=lambda *said: None):
@@ -89,7 +90,7 @@ def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str
     """Writes the files of a training step, all of them or none; UsageError where there is no room.
 
     Frozen weights of some size are in a file `frozen.data` that both graphs read.  Graphs are run by onnxruntime
-    first, where it is installed; gives notes on that.
+    first, where it is installed; gives notes on that, and on a checkpoint that is there.
     """
     to = Path(folder)
     with _folder(to), ExitStack() as opened:
@@ -104,11 +105,14 @@ def write_folder(step: TrainingStep, folder: str | os.PathLike[str]) -> list[str
             files[name].write(serialized(to_proto(graph, least=least, constants=constants)))
         np.savez(files["init.npz"], **dict(step.init))  # type: ignore[arg-type]  # its keywords are refused as names
         loop = _LOOP.format(
-            data=step.data, metrics=step.metrics, lr=step.lr, suffix=step.suffix, loss=step.loss, batch=_batch(step)
-        )
+            data=step.data, metrics=step.metrics, lr=step.lr, suffix=step.suffix, loss=step.loss, batch=_batch(step),
+            checkpoint=_CHECKPOINT,
+        )  # fmt: skip
         files["step.py"].write(loop.encode("utf-8"))
         for file in files.values():  # what finds no room is noticed before the first takes its place
             file.flush()
+    if (to / _CHECKPOINT).exists():
+        notes.append(f"{to / _CHECKPOINT} is there: step.py goes on from its values; remove it to begin with init.npz")
     return notes
 
 

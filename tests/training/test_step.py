@@ -101,6 +101,16 @@ def test_a_checkpoint_of_another_optimizer_is_told(tmp_path: Path) -> None:
     assert len(loop(tmp_path).train(data, 2, 8)) == 2
 
 
+def test_a_checkpoint_in_the_place_of_the_first_values_is_told(tmp_path: Path) -> None:
+    """A checkpoint of another model, whose weights are called alike, would count instead of what is written."""
+    pytest.importorskip("onnxruntime")
+    step = folder(tmp_path, optimizer="sgd")
+    assert step.save(tmp_path / "step") == []
+    loop(tmp_path).train(MLP.batch(1, np.float32, 64), 1, 8)
+    [said] = step.save(tmp_path / "step")
+    assert said.startswith(f"{tmp_path / 'step' / 'checkpoint.npz'} is there: step.py goes on from its values")
+
+
 @pytest.mark.parametrize("size", ["N", "8"])
 @pytest.mark.parametrize("words", [[], ["3"], ["3", "8"]])
 def test_the_loop_is_a_command(words: list[str], size: str, tmp_path: Path) -> None:
