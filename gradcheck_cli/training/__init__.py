@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,8 @@ from gradcheck_cli.export.gradient_graph import Written, graph_of
 from gradcheck_cli.export.inner import relabeled
 from gradcheck_cli.export.proof import proven_graph
 from gradcheck_cli.graph import Array, FreshNames, Graph, computing
-from gradcheck_cli.model import Model, arguments
+from gradcheck_cli.model import Model, Tensor, arguments
+from gradcheck_cli.model.call_options import described
 from gradcheck_cli.ops.straight import estimated
 from gradcheck_cli.settings import Settings
 from gradcheck_cli.training.losses import METRICS, said_of_scores, with_losses, with_measure
@@ -72,11 +75,11 @@ class TrainingStep(Struct, frozen=True):
 
 
 def training_step(
-    model: Model, *, loss: str | Sequence[str], optimizer: str = "adam", lr: float | None = None,
+    model: Model, *, loss: str | Tensor | Sequence[str | Tensor], optimizer: str = "adam", lr: float | None = None,
     weight_decay: float | None = None, trainable: str | Sequence[str] = (), lora: str | Sequence[str] = (),
-    clip_norm: float | None = None, accumulate: int = 1, loss_scale: float | None = None, metrics: str | Sequence[str] = (),
-    straight_through: bool = False, seed: int = 0, feeds: Mapping[Any, Any] | None = None,
-    no_decay: str | Sequence[str] = (), lr_scale: str | Sequence[str] = (),
+    clip_norm: float | None = None, accumulate: int = 1, loss_scale: float | None = None,
+    metrics: str | Tensor | Sequence[str | Tensor] = (), straight_through: bool = False, seed: int = 0,
+    feeds: Mapping[Any, Any] | None = None, no_decay: str | Sequence[str] = (), lr_scale: str | Sequence[str] = (),
 ) -> TrainingStep:  # fmt: skip
     """The graphs of one step of training a model.
 
@@ -113,10 +116,15 @@ def training_step(
     """
     _require_finite(lr=lr, weight_decay=weight_decay, clip_norm=clip_norm, loss_scale=loss_scale)
     chosen = optimizer_of(optimizer, weight_decay)
-    how = Update(chosen, clip_norm, _whole(accumulate), loss_scale, _each(no_decay), _each(lr_scale))
+    each = partial(_each, model)
+    how = Update(
+        chosen, clip_norm, _whole(accumulate), loss_scale, each("no_decay", no_decay), each("lr_scale", lr_scale)
+    )
+    texts = (each("trainable", trainable), each("lora", lora), each("metrics", metrics))
+    losses = each("loss", loss)
     if feeds:
         model = _with_constants(model, arguments.feeds(model, feeds, "feeds"))
-    making = _Making(model, _each(loss), how, _each(trainable), _each(lora), _each(metrics), straight_through, seed)
+    making = _Making(model, losses, how, *texts, straight_through, seed)
     return making.step(how.optimizer.lr if lr is None else float(lr))
 
 
@@ -140,20 +148,28 @@ def _with_constants(model: Model, feeds: Mapping[str, Any]) -> Model:
     return model.with_graph(fixed)
 
 
-def _each(texts: str | Sequence[str]) -> tuple[str, ...]:
-    return (texts,) if isinstance(texts, str) else tuple(texts)
+def _each(model: Model, argument: str, given: Any) -> tuple[str, ...]:
+    """Texts as they are, and tensors of the model by name."""
+    items = [given] if isinstance(given, str | Tensor) or not isinstance(given, Iterable) else [*given]
+    if other := [item for item in items if not isinstance(item, str | Tensor)]:
+        raise UsageError(f"{argument} is {described(other[0])}; it must be a text, a tensor, or a list of them.")
+    return tuple(arguments.name_of(model, item, argument) if isinstance(item, Tensor) else item for item in items)
 
 
 def _require_finite(**numbers: float | None) -> None:
-    """UsageError for a number that is negative, infinite or none."""
+    """UsageError for what is negative, infinite or no number; a norm and a scale are above 0."""
     for name, value in numbers.items():
-        if value is not None and not 0 <= value < np.inf:
-            raise UsageError(f"{name} is {value:g}; it is a finite number of 0 or more.")
+        if value is None:
+            continue
+        number, above = np.asarray(value), name in ("clip_norm", "loss_scale")
+        if number.shape or number.dtype.kind not in "fiu" or not 0 <= number < np.inf or (above and not number):
+            said = described(value) if isinstance(value, str) else value
+            raise UsageError(f"{name} is {said}; it is a finite number {'above 0' if above else 'of 0 or more'}.")
 
 
 def _whole(number: int) -> int:
-    if number < 1:
-        raise UsageError(f"accumulate is {number}; one batch or more make an update.")
+    if not isinstance(number, Integral) or number < 1:
+        raise UsageError(f"accumulate is {number}; it is a whole number: one batch or more make an update.")
     return int(number)
 
 

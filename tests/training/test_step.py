@@ -940,6 +940,17 @@ def test_a_tensor_of_the_model_may_hold_the_probabilities_of_classes(said: str, 
     np.testing.assert_allclose(stepped(step, x=x, p=p)["w_next"], w - x.T @ ct, rtol=1e-9)
 
 
+def test_tensors_are_as_good_as_their_names(tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[b, 2] x) => (float l) <float[2, 3] w = {1, 2, 3, 4, 5, 6}>
+        { y = MatMul (x, w) l = ReduceMean <keepdims = 0> (y) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    model = gc.load(tmp_path / "m.onnx")
+    step = gc.training_step(model, loss=model["l"], metrics=[model["y"], "grad_norm"])
+    assert (step.loss, step.metrics) == ("l", ("y", "grad_norm"))
+    with pytest.raises(UsageError, match="loss is 'l' of another model"):
+        gc.training_step(gc.load(tmp_path / "m.onnx"), loss=model["l"])
+
+
 def test_integers_are_no_prediction_of_a_loss(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(ONE), tmp_path / "m.onnx")
     with pytest.raises(UsageError, match=r"^--loss mse:best,t: 'best' is int64: only floating-point"):
@@ -959,6 +970,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no rank": ({"lora": "w1"}, "write RANK:GLOB"),
     "both": ({"lora": "2:w1", "trainable": "w*"}, "both name w1"),
     "no batches": ({"accumulate": 0}, "one batch or more"),
+    "half a batch": ({"accumulate": 1.5}, "accumulate is 1.5; it is a whole number"),
+    "no norm": ({"clip_norm": 0}, "clip_norm is 0; it is a finite number above 0"),
+    "a scale of nothing": ({"loss_scale": 0.0}, "loss_scale is 0.0; it is a finite number above 0"),
+    "a rate in letters": ({"lr": "fast"}, r"lr is 'fast' \(str\); it is a finite number of 0 or more"),
+    "no loss": ({"loss": None}, "loss is None; it must be a text, a tensor, or a list of them"),
+    "numbers for a metric": ({"metrics": [np.ones(2)]}, r"metrics is an array of shape \[2\]; it must be a text, a"),
     "a rate that is no number": ({"lr": float("nan")}, "lr is nan; it is a finite number"),
     "an infinite rate": ({"lr": float("inf")}, "lr is inf; it is a finite number"),
     "a scale that is no number": ({"loss_scale": float("nan")}, "loss_scale is nan"),
