@@ -9,6 +9,7 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from msgspec import Struct, structs
 
@@ -167,6 +168,13 @@ def _require_finite(**numbers: float | None) -> None:
             raise UsageError(f"{name} is {said}; it is a finite number {'above 0' if above else 'of 0 or more'}.")
 
 
+def _require_held(scale: float | None, dtype: np.dtype[Any]) -> None:
+    """UsageError for a scale beyond the dtype of the loss, in which the gradients begin with it."""
+    most = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    if scale is not None and scale > most:
+        raise UsageError(f"loss_scale is {scale:g}; the loss is {dtype}, in which numbers end at {most:g}.")
+
+
 def _whole(number: int) -> int:
     if not isinstance(number, Integral) or number < 1:
         raise UsageError(f"accumulate is {number}; it is a whole number: one batch or more make an update.")
@@ -253,6 +261,7 @@ class _Making(Struct, frozen=True):
         found = trained_inputs(model.graph, [loss], self.trainable, self.lora, model.ops, self.seed, left)
         opened = model.with_graph(found.graph)
         shape, scale = opened.shape(loss), self.how.loss_scale
+        _require_held(scale, opened.dtype(loss))
         seeds: Any = "ones" if scale is None else {loss: np.full([1] * len(shape), scale)}
         how = {"scope": "gradients", "aggregate": add_n, "gate": False, "colocate": False, "zeros": False, "stop": ()}
         return found, opened, derivatives(opened, "gradient", list(found.params), [loss], seeds, how)

@@ -417,6 +417,17 @@ def test_half_precision_trains_float32_parameters(tmp_path: Path) -> None:
     assert int(state["step"]) == 100
 
 
+def test_a_scale_is_a_number_of_the_dtype_of_the_loss(tmp_path: Path) -> None:
+    """65536, the first scale of torch.amp.GradScaler, is infinity in float16: autocast gives a loss in float32."""
+    onnx.save(MLP.model(np.float16), tmp_path / "half.onnx")
+    model = gc.load(tmp_path / "half.onnx")
+    assert gc.training_step(model, loss=MLP.loss, loss_scale=32768.0).params
+    with pytest.raises(
+        UsageError, match=r"^loss_scale is 65536; the loss is float16, in which numbers end at 65504\.$"
+    ):
+        gc.training_step(model, loss=MLP.loss, loss_scale=65536.0)
+
+
 def test_statistics_that_the_model_trains_are_state(tmp_path: Path) -> None:
     step = folder(tmp_path, "cnn")
     assert {"mean", "var"} <= {*step.init}.difference(step.params)
