@@ -245,6 +245,7 @@ def _initial(model: Model, ys: Sequence[str], given: Sequence[str]) -> Any:
     """The value of --grad-ys: `ones`, `inputs`, or tensors and numbers by the name of their y."""
     from gradcheck_cli.cli.resolve import array_of
     from gradcheck_cli.errors import UsageError, did_you_mean
+    from gradcheck_cli.model import arguments
 
     words = [text for text in given if text in ("ones", "inputs")]
     if words:
@@ -259,7 +260,7 @@ def _initial(model: Model, ys: Sequence[str], given: Sequence[str]) -> Any:
             raise UsageError(f"--grad-ys {text}: {wrong!r} is no y.{did_you_mean(wrong, [*ys, 'ones', 'inputs'])} "
                              f"Write ones, inputs, or NAME=TENSOR for one of {', '.join(ys)}.")  # fmt: skip
         value = text[len(name) + 1 :]
-        found[name] = value if value in model else array_of(value)
+        found[name] = value if value in model else arguments.held(model, name, array_of(value), f"--grad-ys {name}")
     return found or "ones"
 
 

@@ -77,7 +77,7 @@ def derive(tape: Tape, request: Request) -> list[Var | None]:
     with tape.scope(request.scope), tape.from_node(-1, {}):
         seeds: dict[str, Var] = {}
         for i, (y, given) in enumerate(zip(request.ys, request.grad_ys, strict=True)):
-            var, seed = tape.named[y], sym.conj(_seed(tape, tape.named[y], given, i))
+            var, seed = tape.named[y], sym.conj(_seed(tape, y, given, i))
             seeds[var.name] = seeds[var.name] + seed if var.name in seeds else seed
         found = gradients(
             tape,
@@ -99,15 +99,16 @@ def name_results(tape: Tape, request: Request, found: Sequence[Var | None]) -> N
                 tape.named[name] = sym.zeros_like(tape.named[x]) if var is None else var
 
 
-def _seed(tape: Tape, y: Var, given: str | Array | Seed | None, index: int) -> Var:
-    """The cotangent of y that a call gave: a tensor, numbers, an input, or ones."""
-    if given is None:
-        return tape.constant(np.broadcast_to(np.ones((), y.dtype), y.shape), name=f"grad_ys_{index}")
+def _seed(tape: Tape, name: str, given: str | Array | Seed | None, index: int) -> Var:
+    """The cotangent of a y that a call gave: a tensor, numbers, one number for all entries, an input, or ones."""
+    y = tape.named[name]
     if isinstance(given, Seed):
         return _input(tape, y, given)
-    value = tape.named[given].value if isinstance(given, str) else given
+    value = tape.named[given].value if isinstance(given, str) else np.asarray(1 if given is None else given)
+    if not isinstance(given, str) and not value.shape:
+        value = np.broadcast_to(value, y.shape)
     if value.shape != y.shape:
-        raise UsageError(f"grad_ys[{index}] has shape {list(value.shape)}; {y.name!r} has {list(y.shape)} in this run.")
+        raise UsageError(f"grad_ys[{index}] has shape {list(value.shape)}; {name!r} has {list(y.shape)} in this run.")
     if isinstance(given, str):
         return sym.cast(tape.named[given], y.dtype)
     return tape.constant(value.astype(y.dtype), name=f"grad_ys_{index}")

@@ -67,6 +67,17 @@ def test_initial_gradients_are_ones_inputs_tensors_or_numbers(gradcheck: Command
         near(found, factor * slope, factor if words != ["loss=loss"] else X.size)
 
 
+@pytest.mark.parametrize("number, factor", [("2.5", 2.5), ("@number.npy", 2.5), ("-1", -1), ("0", 0)])
+def test_one_number_arrives_at_all_entries_of_y_at_any_size(
+    number: str, factor: float, gradcheck: Command, folder: Path
+) -> None:
+    np.save(folder / "number.npy", np.float32(2.5))
+    gradcheck("grad", "mlp.onnx", "--x", "input", "--y", "a", "-o", "g.onnx", "--grad-ys", f"a={number}")
+    for rows in (1, 3):
+        [found] = run(folder / "g.onnx", ["input_grad"], {"input": X[:rows], "aux_in": AUX})
+        near(found, factor * (1 - np.tanh(X[:rows] @ W) ** 2) @ W.T, abs(factor))
+
+
 def test_tangents_and_second_derivatives_have_inputs_of_their_own(gradcheck: Command, folder: Path) -> None:
     t = np.random.default_rng(0).normal(size=X.shape).astype(np.float32)
     assert "input_tangent [N,4]" in gradcheck("grad", "mlp.onnx", "--y", "loss", "-o", "j.onnx", "--jvp").out
@@ -131,6 +142,8 @@ REFUSED = [  # what is typed behind `gradcheck grad`, the exit code, what is sai
     (["embedding.onnx", "-o", "g.onnx", "--x", "input_ids"], 2, "is int64: only floating-point or complex tensors"),
     (["mlp.onnx", "-o", "g.onnx", "--grad-ys", "one"], 2, "'one' is no y. Did you mean 'ones'?"),
     (["mlp.onnx", "-o", "g.onnx", "--grad-ys", "ones", "--grad-ys", "inputs"], 2, "give it alone"),
+    (["mlp.onnx", "-o", "g.onnx", "--y", "a", "--grad-ys", "a=[2.5]"], 2, "grad_ys[0] has shape [1]; 'a' has ["),
+    (["mlp.onnx", "-o", "g.onnx", "--grad-ys", "loss=1+2j"], 2, "--grad-ys loss is complex128; 'loss' is float32"),
     (["mlp.onnx", "-o", "g.onnx", "--jvp", "--hvp"], 2, "--jvp and --hvp are two files"),
     (["mlp.onnx", "-o", "g.onnx", "--dim", "M=2"], 2, "no open dimension 'M'; it has N"),
     (["mlp.onnx", "-o", "no/g.onnx"], 2, "cannot be written: No such file or directory"),
