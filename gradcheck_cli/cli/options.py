@@ -41,6 +41,7 @@ PREFIX = "GRADCHECK"
 TYPED = f"{__name__}.typed"  # the words of a command, in what its context knows
 SETTINGS = {"auto_envvar_prefix": PREFIX}  # of a command that takes its options from the environment too
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+_LOUDNESS = ("verbose", "quiet")
 _OF_KERNELS = ("GRADCHECK_KERNELS", "GRADCHECK_ISA", "GRADCHECK_NUM_THREADS")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNITLESS = 1 << 20  # bytes: a smaller limit without a unit is one whose unit was forgotten
@@ -548,7 +549,17 @@ def refuse_unknown_variables() -> None:
 
 def given_in(ctx: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were typed, or set in the environment."""
-    return {name: value for name, value in options.items() if ctx.get_parameter_source(name) in _GIVEN}
+    typed, others = (
+        {name: value for name, value in options.items() if ctx.get_parameter_source(name) is place} for place in _GIVEN
+    )
+    given = put_over(others, typed)
+    return {name: given[name] for name in options if name in given}
+
+
+def put_over(weaker: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a place with those of a stronger one over them, of which -v or -q stands for both."""
+    loud = _LOUDNESS if any(given.get(name) for name in _LOUDNESS) else ()
+    return {**{name: value for name, value in weaker.items() if name not in loud}, **given}
 
 
 def words(text: str) -> list[str]:

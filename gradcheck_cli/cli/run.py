@@ -27,7 +27,7 @@ from gradcheck_cli.cli.baseline import Baseline, gates_of
 from gradcheck_cli.cli.bundles import Bundles
 from gradcheck_cli.cli.checker import Checker
 from gradcheck_cli.cli.config import blamed, file_above, settings_above
-from gradcheck_cli.cli.options import names_at
+from gradcheck_cli.cli.options import names_at, put_over
 from gradcheck_cli.cli.output import Output
 from gradcheck_cli.cli.resolve import Layer, dims_of, listed, resolve
 from gradcheck_cli.cli.tasks import (
@@ -208,7 +208,7 @@ def begun(models: Sequence[str], given: Mapping[str, Any], ctx: click.Context) -
     found = expand(models)
     for text in found.notes:
         note(text)
-    options = {**settings_above(common_folder(found.files), ctx), **given}
+    options = put_over(settings_above(common_folder(found.files), ctx), given)
     baseline = Baseline.of(options)
     try:
         tasks = planned(found, options, given)
@@ -308,13 +308,12 @@ class Run:
         """Tells of options of the run in a configuration file that lies below some of the models only."""
         config: Mapping[str, Any] = {}
         with suppress(GradcheckError):  # said when the model is checked
-            config = settings_above(folder, self.ctx)
+            config = put_over(settings_above(folder, self.ctx), self.given)
         idle = [name for name in OF_THE_RUN if name in config and self.options.get(name) != config[name]]
         file = file_above(folder, self.ctx) if idle else ""
-        if idle and file not in self.noted and not self.given.keys() >= set(idle):
+        if idle and file not in self.noted:
             self.noted.add(file)
-            names = ", ".join(name for name in idle if name not in self.given)
-            note(f"{file}: {names} has no effect here: it lies below some of the models")
+            note(f"{file}: {', '.join(idle)} has no effect here: it lies below some of the models")
 
     def _stopped_alone(self, failed: Check, error: BaseException) -> None:
         """Raises the error of the only task where people read stderr: they need no record of it."""

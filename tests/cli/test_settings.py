@@ -36,6 +36,21 @@ def test_the_stronger_place_wins(
     assert first(gradcheck, "mlp.onnx", *args)["rtol"] == expected
 
 
+@pytest.mark.parametrize("typed", ["", "-q", "-v"])
+@pytest.mark.parametrize("variable", ["", "GRADCHECK_VERBOSE", "GRADCHECK_QUIET"])
+@pytest.mark.parametrize("key", ["", "verbose", "quiet"])
+def test_what_is_said_is_what_the_stronger_place_asks_for(
+    gradcheck: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, typed: str, variable: str, key: str
+) -> None:
+    if key:
+        (folder / "gradcheck.toml").write_text(f"{key} = 1\n")
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    strongest = typed or {"V": "-v", "Q": "-q"}.get((variable.removeprefix("GRADCHECK_") or key.upper())[:1], "")
+    out = gradcheck("mlp.onnx", "--x", "input", *([typed] if typed else [])).out
+    assert ("max rel err" in out, "method " in out) == (strongest != "-q", strongest == "-v")
+
+
 @pytest.mark.parametrize("typed", [["--x-init-value", "2"], ["--x-init-value", "input=2"], ["--feed", "input=2"]])
 @pytest.mark.parametrize("kept", ["x_init_value: 1", "x_init_value: {input: 1}", "extra_feed_dict: {input: 1}"])
 def test_of_two_ways_to_give_a_value_the_stronger_place_wins(

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from gradcheck_cli.cli import interrupts, note
 from gradcheck_cli.cli.baseline import gates_of, waivers_in
 from gradcheck_cli.cli.config import settings_above
-from gradcheck_cli.cli.options import Parsed, names_at, options_of
+from gradcheck_cli.cli.options import Parsed, names_at, options_of, put_over
 from gradcheck_cli.cli.tasks import common_folder, is_model
 from gradcheck_cli.cli.zoo.jobs import LEVEL, Maker, ModelPlace, places, split, unmade
 from gradcheck_cli.cli.zoo.results import Results, tell_damaged
@@ -128,7 +128,7 @@ def _run(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: cl
 def _ran(sources: Sequence[str], given: Mapping[str, Any], folder: Path, ctx: click.Context) -> int:
     found = places(sources)
     near = common_folder([place.path for place in found if place.path] or ["."])
-    options = {**settings_above(near, ctx), **given}
+    options = put_over(settings_above(near, ctx), given)
     if (options.get("memory_limit") or LEAST) < LEAST:
         raise UsageError(f"--memory-limit is less than a process takes at its start; give {spell(LEAST)} or more")
     shard, every = given.get("shard"), split(found, options)
