@@ -154,6 +154,7 @@ class Op:
               (`rounding`, `deciding`).  None: there is none by any operand if the rule is `zero`, else by static ones.
     inner     the graph that it is composed of, if it is one; `inside`: rules for a kernel of many steps (`Nest`).
     bind      `(metadata, *arrays) -> metadata`: makes it explicit and independent of leading axes; reads shapes only.
+              None: `axis` and `axes` count from the end; as the model has them for a foreign kernel without such rules.
 
     What a check asks of it besides; one that says nothing is an ordinary operator.  Of a composed one `sides`, `flat`
     and `squashes` say what the node as a whole is, the rest what its parts do not show.
@@ -524,7 +525,8 @@ def bind(
     operands = inputs if len(positions) == len(inputs) else [inputs[i] for i in positions]
     if op.batching is elementwise and len(operands) > 1:
         require_broadcast(operands)
-    return positions, (op.bind or negative_axes)(metadata, *operands)
+    alone = op.batching is loop and not (op.outline or op.sparsity or op.boxes or rules.is_ours(op.forward))
+    return positions, (op.bind or (as_given if alone else negative_axes))(metadata, *operands)
 
 
 def _attributes(op: Op, attrs: Metadata) -> dict[str, Any]:
@@ -571,8 +573,7 @@ def negative_axes(metadata: dict[str, Any], *operands: Array | None) -> dict[str
         return metadata
     first = operands[0] if operands else None
     rank = first.ndim if isinstance(first, np.ndarray) else 0
-    axes = metadata.get("axes")
-    if axes is not None:
+    if (axes := metadata.get("axes")) is not None:
         metadata["axes"] = tuple(from_end(a, rank) for a in (axes if isinstance(axes, tuple) else (axes,)))
     if isinstance(metadata.get("axis"), int):
         metadata["axis"] = from_end(metadata["axis"], rank)
@@ -586,11 +587,7 @@ def as_given(metadata: dict[str, Any], *operands: Any) -> dict[str, Any]:
 
 def with_axis(default: int) -> Callable[..., dict[str, Any]]:
     """The `bind` of an operator whose `axis` has a default that ONNX counts from the front."""
-
-    def bound(metadata: dict[str, Any], *operands: Array | None) -> dict[str, Any]:
-        return negative_axes({"axis": default, **metadata}, *operands)
-
-    return bound
+    return lambda metadata, *operands: negative_axes({"axis": default, **metadata}, *operands)
 
 
 def from_end(axis: int, rank: int) -> int:

@@ -15,7 +15,7 @@ import pytest
 import gradcheck_cli as gc
 from gradcheck_cli.autodiff import symbolic as sym
 from gradcheck_cli.errors import ModelError
-from gradcheck_cli.op.batching import elementwise, watched
+from gradcheck_cli.op.batching import elementwise, trailing, watched
 from gradcheck_cli.results.record import Check
 from tests.checking.kernels import KERNELS, Kernel, narrow, wrong
 from tests.checking.small import model, scaled, with_rule
@@ -235,6 +235,41 @@ def test_a_kernel_that_raises_at_times_is_named_with_its_node_or_does_no_harm(er
             return f"{raised.code} {str(raised).partition(' cannot')[0]}"
 
     assert {said(last) for last in range(1, 120, 3)} == {"GC401 node 0 Tanh 'y'", "pass"}
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -3])
+def test_a_kernel_and_its_rule_read_the_axis_that_the_model_says(axis: int):
+    """Also one that is none of the operand's: a stack has one more."""
+
+    def stacked(x: Any, *, axis: int) -> Any:
+        told.add(axis)
+        return np.stack([x, 3 * x], axis)
+
+    def summed(ct: Any, y: Any, x: Any, *, axis: int) -> Any:
+        told.add(axis)
+        factors = np.moveaxis(np.reshape([1.0, 3.0], (2, 1, 1)), 0, axis)
+        return (sym.reshape(sym.sum(ct * factors, (axis,)), (3, 4)),)
+
+    told: set[int] = set()
+    ops = {**gc.OPS, ("acme", "Stack"): gc.Op("Stack", stacked, summed, domain="acme")}
+    tested = model(("Stack", "x", "h", {"axis": axis}, "acme"), ("Exp", "h", "y"), x=(3, 4))
+    [record] = gc.check(tested, "x", "y", ops=ops).checks
+    assert (record.status, told) == ("pass", {axis}), record.message
+
+
+def test_a_kernel_that_takes_leading_axes_reads_axes_from_the_end():
+    def summed(x: Any, *, axes: tuple[int, ...]) -> Any:
+        told.add(axes)
+        return np.sum(x, axes, keepdims=True)
+
+    def spread(ct: Any, y: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
+        return (ct * sym.ones_like(x),)
+
+    told: set[tuple[int, ...]] = set()
+    sums = gc.Op("Sums", summed, spread, domain="acme", batching=trailing)
+    tested = model(("Sums", "x", "h", {"axes": (0, 2)}, "acme"), ("Exp", "h", "y"), x=(2, 3, 4))
+    [record] = gc.check(tested, "x", "y", ops={**gc.OPS, ("acme", "Sums"): sums}).checks
+    assert (record.status, told) == ("pass", {(-3, -1)}), record.message
 
 
 @pytest.mark.parametrize("results, said", [
