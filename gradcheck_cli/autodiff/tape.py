@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 Operand: TypeAlias = "Var | Container | complex | np.generic | Array | None"
 MAX_STEPS = 200_000  # an unrolled loop of an untrusted model must end
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
-_FLOAT, _COMPLEX = np.dtype(np.float64), np.dtype(np.complex128)
-_WIDE = {np.float16: _FLOAT, np.float32: _FLOAT, ml_dtypes.bfloat16: _FLOAT, np.complex64: _COMPLEX}  # by `dtype.type`
+_COMPLEX: dict[Any, np.dtype[Any]] = dict.fromkeys((np.complex64, np.clongdouble), np.dtype(np.complex128))
+_WIDE = _COMPLEX | dict.fromkeys((np.float16, np.float32, ml_dtypes.bfloat16, np.longdouble), np.dtype(np.float64))
 Where: TypeAlias = Callable[[], str]  # gives a node's name for messages; called only when an error is raised
 Widen: TypeAlias = Callable[[Any], np.dtype[Any]]
 _quiet = ContextVar("quiet", default=False)
@@ -382,7 +382,7 @@ class Tape:
     def widen(self, dtype: Any) -> np.dtype[Any]:
         """The dtype to compute in for values that have `dtype` in the model."""
         dtype = np.dtype(dtype)
-        return self._wide.get(dtype.type, dtype)
+        return self._wide.get(dtype.type, dtype if dtype.isnative else dtype.newbyteorder("="))
 
     def var(self, name: str) -> Var:
         """The tensor `name` of this tape."""

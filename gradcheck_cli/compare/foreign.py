@@ -26,7 +26,7 @@ from gradcheck_cli.jacobian.directions import Directions, Room, flat, flat_stack
 from gradcheck_cli.jacobian.jacobian import by_complex_step, by_differences, by_ladder, each_beside, forward_noise
 from gradcheck_cli.jacobian.precise import heard
 from gradcheck_cli.op import Op
-from gradcheck_cli.op.batching import is_ours, loop, told
+from gradcheck_cli.op.batching import is_ours, kept, loop, told
 from gradcheck_cli.verdict.agreement import agree
 from gradcheck_cli.verdict.differences import ALL_RUNGS, CENTRAL, CHEAP_RUNGS, Estimate, rung
 from gradcheck_cli.verdict.rule import epsilon
@@ -73,12 +73,12 @@ def _like(before: Sequence[Step], step: Step, tape: Tape) -> Step:
 
 def _guarded(step: Step) -> Step:
     """A step whose kernel raises ModelError, as gradcheck's own do, whatever it raises where it has no value."""
-    kernel = step.op.forward
+    kernel, many = step.op.forward, step.op.many
 
     @wraps(kernel)
     def run(*operands: Any, **metadata: Any) -> Any:
         try:
-            return kernel(*operands, **metadata)
+            return kept(kernel(*operands, **metadata), operands, many)
         except (GradcheckError, MemoryError):
             raise
         except (Exception, SystemExit) as error:

@@ -27,6 +27,7 @@ Move: TypeAlias = Callable[[str, Array], Array]  # results of an operator inside
 OutlineRule: TypeAlias = Callable[[Kernel, Operands, Mapping[str, Any]], Any]
 Groups: TypeAlias = tuple[tuple[int, ...], ...] | Literal["each"]  # of operands
 _NOTHING = bytes(64)  # what a blank shows as numbers
+_LONG = "gG"  # the characters of NumPy's long doubles, which no other operator takes
 _WANTED = {True: "a tuple of arrays", False: "one array"}
 
 
@@ -77,9 +78,23 @@ def watched(kernel: Kernel, many: bool | None = None, like: int | None = None) -
             _require_arrays(results, many)
         if like is not None and like < len(operands):
             _require_inexact(results[0] if many else results, operands[like])
-        return results
+        return results if many is None else kept(results, operands, many)
 
     return run
+
+
+def kept(results: Any, operands: Operands, many: bool) -> Any:
+    """Results of a kernel of others as arrays of numbers that ONNX has."""
+    long = any(isinstance(x, np.ndarray) and x.dtype.char in _LONG for x in operands)
+    made = [_owned(y, long) for y in (results if many else (results,))]
+    return tuple(made) if many else made[0]
+
+
+def _owned(result: Any, long: bool) -> Array:
+    array = np.asarray(result)
+    if array.dtype.char in _LONG and not long:
+        return array.astype(np.float64 if array.dtype.kind == "f" else np.complex128)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _require_arrays(results: Any, many: bool) -> None:

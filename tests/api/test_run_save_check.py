@@ -176,6 +176,17 @@ def test_feeds_are_by_name_or_tensor_and_of_any_tensor(net: gc.Model):
         np.testing.assert_allclose(gc.run([net["a"]], feeds)[0], np.tanh(h))
 
 
+@pytest.mark.parametrize("dtype", [">f8", "<f8", np.longdouble, ">f4", ">i8"], ids=str)
+def test_numbers_of_any_order_of_bytes_and_length_are_the_same_as_float64(net: gc.Model, dtype: Any):
+    """As files of netCDF, FITS or HDF5 hold them."""
+    x = np.arange(12.0).reshape(4, 3)
+    [dx] = gc.gradients(net["loss"], net["x"])
+    for fed, same in zip(gc.run([net["a"], dx], {"x": x.astype(dtype)}), gc.run([net["a"], dx], {"x": x}), strict=True):
+        assert (fed.dtype, fed.tolist()) == (np.float64, same.tolist())
+    for values in ({"x_init_value": {"x": x.astype(dtype)}}, {"x": ["W"], "extra_feed_dict": {"x": x.astype(dtype)}}):
+        assert [check.status for check in gc.check(net, **values).checks] == ["pass", "pass"]
+
+
 def test_inputs_without_a_feed_are_drawn_by_seed(net: gc.Model):
     assert np.array_equal(gc.run([net["x"]])[0], gc.run([net["x"]])[0])
 

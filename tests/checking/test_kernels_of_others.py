@@ -272,6 +272,25 @@ def test_a_kernel_that_takes_leading_axes_reads_axes_from_the_end():
     assert (record.status, told) == ("pass", {(-3, -1)}), record.message
 
 
+def swapped(x: Any) -> Any:
+    return x.astype(x.dtype.newbyteorder("S"))
+
+
+def lengthened(x: Any) -> Any:
+    return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
+
+
+@pytest.mark.parametrize("stored", [swapped, lengthened])
+@pytest.mark.parametrize("mode", ["full", "nodes", "directional"])
+@pytest.mark.parametrize("factor, status", [(1.0, "pass"), (1.5, "fail")])
+def test_a_kernel_may_give_numbers_that_onnx_has_not(stored: Any, mode: Any, factor: float, status: str):
+    """Numbers in the other order of bytes, or longer than float64."""
+    op = gc.Op("Tanh", lambda x: stored(x * x), lambda ct, y, x: (ct * (2.0 * factor) * x,))
+    tested = model(("Tanh", "x", "y"), ("Exp", "y", "z"))
+    [record] = gc.check(tested, "x", "z", ops={**gc.OPS, ("", "Tanh"): op}, mode=mode).checks
+    assert record.status == status, record.message
+
+
 @pytest.mark.parametrize("results, said", [
     (lambda x: None, "a value of type NoneType, where its operator, many=True, has a tuple of arrays"),
     (lambda x: np.array([x, x]), "an array of float64, where its operator, many=True, has a tuple of arrays"),
