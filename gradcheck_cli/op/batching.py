@@ -84,14 +84,14 @@ def watched(kernel: Kernel, many: bool | None = None, like: int | None = None) -
 
 
 def kept(results: Any, operands: Operands, many: bool) -> Any:
-    """Results of a kernel of others as arrays of numbers that ONNX has."""
+    """Results of a kernel of others as arrays that its next call leaves alone, of numbers that ONNX has."""
     long = any(isinstance(x, np.ndarray) and x.dtype.char in _LONG for x in operands)
     made = [_owned(y, long) for y in (results if many else (results,))]
     return tuple(made) if many else made[0]
 
 
 def _owned(result: Any, long: bool) -> Array:
-    array = np.asarray(result)
+    array = np.array(result)
     if array.dtype.char in _LONG and not long:
         return array.astype(np.float64 if array.dtype.kind == "f" else np.complex128)
     return array.astype(array.dtype.newbyteorder("="), copy=False)

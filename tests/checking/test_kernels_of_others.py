@@ -291,6 +291,20 @@ def test_a_kernel_may_give_numbers_that_onnx_has_not(stored: Any, mode: Any, fac
     assert record.status == status, record.message
 
 
+@pytest.mark.parametrize("mode", ["full", "nodes", "directional"])
+@pytest.mark.parametrize("factor, status", [(1.0, "pass"), (1.5, "fail")])
+def test_a_kernel_may_give_its_results_in_one_buffer_of_its_own(mode: Any, factor: float, status: str):
+    buffers: dict[Any, Any] = {}
+
+    def squares(x: Any) -> Any:
+        return np.multiply(x, x, out=buffers.setdefault(x.dtype, np.empty_like(x)))
+
+    op = gc.Op("Tanh", squares, lambda ct, y, x: (ct * (2.0 * factor) * x,))
+    tested = model(("Tanh", "x", "y"), ("Tanh", "y", "z"), ("Add", "y z", "s"))
+    [record] = gc.check(tested, "x", "s", ops={**gc.OPS, ("", "Tanh"): op}, mode=mode).checks
+    assert record.status == status, record.message
+
+
 @pytest.mark.parametrize("results, said", [
     (lambda x: None, "a value of type NoneType, where its operator, many=True, has a tuple of arrays"),
     (lambda x: np.array([x, x]), "an array of float64, where its operator, many=True, has a tuple of arrays"),
