@@ -78,7 +78,8 @@ def _settled(
     numerical, noise, status = old.numerical.copy(), old.noise.copy(), old.status.copy()
     slopes = np.stack([left.value, right.value], axis=1)
     nearest = np.clip(t, slopes.min(axis=1), slopes.max(axis=1))
-    measured = np.isin(made, (Status.KINK_OK, Status.FAIL, Status.NONDERIVATIVE)) | ((made == Status.PASS) & ~passed)
+    known = passed & np.isfinite(noise[tied])
+    measured = np.isin(made, (Status.KINK_OK, Status.FAIL, Status.NONDERIVATIVE)) | ((made == Status.PASS) & ~known)
     numerical[tied] = np.where(measured, nearest, numerical[tied])
     noise[tied] = np.where(measured, np.fmax(left.error, right.error), noise[tied])
     status[tied] = made

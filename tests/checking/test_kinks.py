@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -253,6 +254,31 @@ def test_a_maximum_may_not_count_more_than_all_of_it_or_less(weights: list[float
     assert [entry.numerical for entry in record.worst] == pytest.approx([1 / 3] * 3)
     assert record.suspect is not None
     assert record.suspect.diagnosis.startswith("the gradient along directions that keep the ties is")
+
+
+def shared_out(share: tuple[float, float]) -> Any:
+    """A rule of the maximum of two that gives each its share where they are equal."""
+
+    def rule(ct: Any, y: Any, a: Any, b: Any) -> Any:
+        equal = sym.equal(a, b)
+        return tuple(
+            ct * sym.where(equal, s, sym.where(sym.equal(x, y), 1.0, 0.0)) for x, s in zip((a, b), share, strict=True)
+        )
+
+    return rule
+
+
+@pytest.mark.parametrize("method", ["auto", "richardson", "central"])
+@pytest.mark.parametrize("share, status", [
+    ((1.0, 0.0), "pass"), ((0.3, 0.7), "pass"), ((1.0, 1.0), "fail"), ((0.0, 0.0), "fail"), ((0.5, 0.0), "fail"),
+])  # fmt: skip
+def test_two_operands_share_out_a_maximum_and_may_not_count_it_twice(share: Any, status: str, method: Any):
+    """Whatever the method; beside them are entries that y does not depend on."""
+    tested = model(("Max", "a b", "h"), ("Exp", "h", "y"), x=(1,), inputs={"a": (3,), "b": (3,)})
+    ops = {**gc.OPS, ("", "Max"): replace(gc.OPS["", "Max"], vjp=shared_out(share))}
+    values = {"a": np.array([0.1, 0.5, -0.3]), "b": np.array([0.1, 0.2, -0.3])}
+    checks = gc.check(tested, ["a", "b"], "y", ops=ops, x_init_value=values, method=method).checks
+    assert [record.status for record in checks] == [status] * 2, [record.notes for record in checks]
 
 
 def test_where_one_direction_moves_several_tied_values_all_may_be_counted():
