@@ -414,13 +414,13 @@ def moved_by_rounding(program: Program, seed: int = 0, mode: Rounding = Rounding
 
     Runs in which that changes a decision of the model tell nothing of rounding.
     """
-    (x,) = program.probes
-    here = program.tape.values[x]
+    here = {x: program.tape.values[x][None] for x in program.probes}
     size = ROUNDED_RUNS if ROUNDED_RUNS * program.bytes_per_probe() <= _TOGETHER else 1
     values = np.zeros((0, reals(program.y)))
     for i in range(0, ROUNDED_RUNS, size):
         random = RandomRounding.seeded(*([seed, n] for n in range(i, i + size)), mode=mode)
-        moved = program.run({x: np.repeat(here[None], size, axis=0)}, branches=True, rounding=random)
+        stacks = {name: np.repeat(x, size, axis=0) for name, x in here.items()}
+        moved = program.run(stacks, branches=True, rounding=random)
         values = np.concatenate([values, flat_stack(moved.outputs[0])[~moved.any_crossed(size)]])
     return values
 

@@ -237,6 +237,21 @@ def test_a_kernel_that_raises_at_times_is_named_with_its_node_or_does_no_harm(er
     assert {said(last) for last in range(1, 120, 3)} == {"GC401 node 0 Tanh 'y'", "pass"}
 
 
+@pytest.mark.parametrize("both, status", [(0.0, "pass"), (1.0, "fail")])
+def test_a_kernel_without_complex_numbers_may_be_tied_for_several_x(both: float, status: str):
+    """Its operands are equal: one of them gets the gradient, or `both`."""
+
+    def rule(ct: Any, y: Any, a: Any, b: Any) -> Any:
+        tied = sym.equal(a, b)
+        return ct * sym.where(a >= b, 1.0, 0.0), ct * sym.where(tied, both, sym.where(a >= b, 0.0, 1.0))
+
+    op = gc.Op("Max", lambda a, b: np.maximum(a.real, b.real), rule, branch=lambda a, b: np.sign(a.real - b.real))
+    tested = model(("Max", "a b", "h"), ("Exp", "h", "y"), x=(1,), inputs={"a": (3,), "b": (3,)})
+    values = {"a": np.array([0.1, 0.5, -0.3]), "b": np.array([0.1, 0.2, -0.3])}
+    checks = gc.check(tested, ["a", "b"], "y", ops={**gc.OPS, ("", "Max"): op}, x_init_value=values).checks
+    assert [record.status for record in checks] == [status] * 2, [record.notes for record in checks]
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -3])
 def test_a_kernel_and_its_rule_read_the_axis_that_the_model_says(axis: int):
     """Also one that is none of the operand's: a stack has one more."""
