@@ -114,6 +114,19 @@ def content_of(file: Path) -> str:
         return f"unreadable: {getattr(error, 'strerror', None) or error}{changed}"
 
 
+def states_of(files: Iterable[str]) -> tuple[tuple[int, ...] | None, ...]:
+    """Numbers that change with each change of a file, also where one puts its content back; None for a missing one."""
+    return tuple(map(_state_of, files))
+
+
+def _state_of(file: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(file)
+    except (OSError, ValueError):
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns  # copies may keep the third, none the last
+
+
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """A job with everything that its result depends on, as plain data.

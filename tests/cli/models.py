@@ -105,6 +105,15 @@ def twice() -> dict[str, object]:
     return {"inputs": ["x"], "outputs": ["y"], "forward": "y = Add (x, x)"}
 
 
+def restored() -> dict[str, object]:
+    """Such an operator, whose spec is another one for a moment whenever it is asked for."""
+    spec = Path("restored.gradcheck.yaml")
+    text = spec.read_text()
+    spec.write_text(text + "defaults: {seed: 3}\n")
+    spec.write_text(text)
+    return twice()
+
+
 KINKS = """gradcheck: 1
 graphs:
   net:

@@ -148,6 +148,19 @@ def test_what_has_changed_is_checked_again_alone(zoo: Command, folder: Path):
     assert sorted(jobs("run")[done + 2 :]) == sorted({*jobs("run")})
 
 
+@pytest.mark.parametrize("operator, again", [("twice", False), ("restored", True)])
+def test_what_changed_while_it_was_checked_is_checked_again(zoo: Command, folder: Path, operator: str, again: bool):
+    """Its records may tell of another content than its key, which it has again in the next run."""
+    (folder / "restored.gradcheck.yaml").write_text(f"""gradcheck: 1
+ops: {{acme.Twice: {{python: "tests.cli.models:{operator}"}}}}
+graphs: {{net: {{inputs: {{x: {{shape: [2]}}}}, nodes: "y = acme.Twice (x)", outputs: [y]}}}}
+""")
+    zoo("restored.gradcheck.yaml", "--run", "run", "--allow-python")
+    ran = zoo("restored.gradcheck.yaml", "--run", "run", "--allow-python")
+    assert (ran.code, len(jobs("run"))) == (0, 1 + again)
+    assert ("1 model changed during the run, to be checked again by the same command" in ran.err) == again
+
+
 def test_rerun_does_again_what_failed_or_all(zoo: Command):
     zoo("models", "--run", "run")
     every = sorted(jobs("run"))

@@ -35,7 +35,7 @@ from gradcheck_cli.graph.memory import spell
 from gradcheck_cli.results import check_from_json, check_from_texts
 from gradcheck_cli.results.record import Check, FirstCheck, Report
 from gradcheck_cli.zoo import LEAST, MEMORY, TIMEOUT, Job, Limits, cores, engine
-from gradcheck_cli.zoo.parcel import expected_seconds, shared_out
+from gradcheck_cli.zoo.parcel import expected_seconds, shared_out, states_of
 from gradcheck_cli.zoo.remote import reaching
 from gradcheck_cli.zoo.shelf import hide_from_git
 from gradcheck_cli.zoo.store import (
@@ -232,10 +232,11 @@ def key_of_copy(key: str, first: str) -> str:
 
 
 class Begun(NamedTuple):
-    """A job that was given to the engine: its name, and its key as a check of its own."""
+    """A job that was given to the engine: its name, its key as a check of its own, and its files as they were then."""
 
     name: str
     key: str
+    files: tuple[object, ...]
 
 
 @dataclass(slots=True)
@@ -253,6 +254,7 @@ class ZooRun:
     before: Mapping[str, Sequence[Line]] = field(init=False)  # finished in earlier runs, by job
     structures: Structures = field(init=False)
     begun: dict[str, Begun] = field(default_factory=dict)  # by the key of a job
+    changed: int = 0  # jobs whose files changed before they were checked
     stopped: bool = False  # by --fail-fast
 
     def __post_init__(self) -> None:
@@ -288,6 +290,10 @@ class ZooRun:
         self.before = {}  # they are read again with what is new
         if self.results.output.style.verbosity >= 0:
             self._say_alike()
+            if self.changed:
+                note(
+                    f"{counted(self.changed, 'model')} changed during the run, to be checked again by the same command"
+                )
             self._say_where(len(jobs))
         return self.results.end(jobs, time.monotonic() - began)
 
@@ -374,15 +380,18 @@ class ZooRun:
             return
         if job.structure and state is None:
             structures.begun(job.structure)
-        self.begun[made.key] = Begun(place.job, job.key)
+        self.begun[made.key] = Begun(place.job, job.key, states_of(job.files))
         yield made
 
     def _done(self, job: Job, records: Sequence[Mapping[str, Any]]) -> None:
-        name, own = self.begun.pop(job.key)
+        name, own, files = self.begun.pop(job.key)
         copied = any(record.get("copy_of") for record in records)
-        self._append(name, job.key if copied else own, records, job.time(self.limits.timeout) or 0.0)
+        stands = states_of(job.files) == files  # else nobody knows of which content the records tell
+        self.changed += not stands
+        key = (job.key if copied else own) if stands else ""  # without a key it is checked again by the next run
+        self._append(name, key, records, job.time(self.limits.timeout) or 0.0)
         if job.structure and not copied:
-            self.structures.ended(job.structure, name, own, [*map(check_from_json, records)])
+            self.structures.ended(job.structure, name, own, [*map(check_from_json, records)] if stands else [])
 
     def _append(self, name: str, key: str, records: Sequence[Mapping[str, Any]], timeout: float = 0.0) -> None:
         self.store.append(name, key, records, timeout)
