@@ -148,6 +148,23 @@ def test_sums_of_bytes_that_overflow_on_a_processor_accuse_no_model_and_hide_no_
     assert (wrong["agrees"], wrong["first_node"]["op"]) == (False, "Softmax"), wrong
 
 
+@pytest.mark.parametrize("factor, told", [(0.0, True), (1.0, False)])
+def test_nan_that_has_become_an_integer_is_told_where_the_integers_differ(
+    tmp_path: Path, factor: float, told: bool
+) -> None:
+    text = "m (float[3] x) => (float[3] y) { z = Mul (x, f)  n = Div (z, z)  q = QuantizeLinear (n, s, p) \
+        d = DequantizeLinear (q, s, p)  y = Mul (d, x) }"
+    constants = {"f": np.float32(factor), "s": np.float32(0.1), "p": np.int8(12)}
+    off = replace(gc.OPS["", "QuantizeLinear"], forward=_plus_one(gc.OPS["", "QuantizeLinear"].forward))
+    found = forward(save(tmp_path / "m.onnx", text, **constants), {**gc.OPS, ("", "QuantizeLinear"): off})["y"]
+    assert (found["agrees"], found["first_node"]["op"]) == (False, "QuantizeLinear")
+    assert ("NaN goes into it, and ONNX leaves open which integer that becomes" in found["reason"]) == told
+
+
+def _plus_one(function: Any) -> Any:
+    return lambda *operands, **attributes: function(*operands, **attributes) + np.int8(1)
+
+
 @pytest.mark.parametrize("to", ["FLOAT8E4M3FN", "FLOAT8E5M2", "BFLOAT16"])
 def test_types_that_numpy_lacks_are_compared_where_they_are_numbers_again(tmp_path: Path, to: str) -> None:
     text = f"m (float[3,4] x) => (float y) {{ q = Cast <to = {TensorProto.DataType.Value(to)}> (x) \

@@ -349,7 +349,15 @@ class PieceRuns:
             allowed = self._allowed(name, ours, theirs)
         if agree(ours, theirs, allowed) or agree(own, theirs, allowed):
             return ""
-        return "" if self._narrow_inside(name, ours, theirs) else difference(ours, theirs, allowed)
+        if self._narrow_inside(name, ours, theirs):
+            return ""
+        return difference(ours, theirs, allowed) + self._of_nan(theirs)
+
+    def _of_nan(self, theirs: Array) -> str:
+        """Words on a difference in integers that NaN has become: either is right; "" for others."""
+        if theirs.dtype.kind not in "iu" or not any(map(_has_nan, self.piece.feeds.values())):
+            return ""
+        return "; NaN goes into it, and ONNX leaves open which integer that becomes"
 
     def _in_range(self, ours: Array, theirs: Array) -> Array:
         """Our result, with theirs where only one of them is finite, for the range of half precision alone.
@@ -434,6 +442,10 @@ class PieceRuns:
         if not self._any_of("narrow"):
             apart = np.minimum(apart, FLOORS["float64"] * largest)
         return agree(ours, theirs, apart)
+
+
+def _has_nan(value: Any) -> bool:
+    return is_inexact_array(value) and bool(np.isnan(value).any())
 
 
 def _narrow(value: Any) -> Any:
