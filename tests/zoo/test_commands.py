@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,12 @@ from xml.etree import ElementTree
 import pytest
 
 from gradcheck_cli.cli import main
+from gradcheck_cli.cli.zoo.changes import compared
+from gradcheck_cli.results import check_from_json
+from gradcheck_cli.results.record import Check
 from tests.cli import models
 from tests.cli.conftest import WRONG, Command, entered, typed
+from tests.zoo.records import record as record_of
 
 COMMAND = [sys.executable, "-m", "gradcheck_cli", "zoo"]
 
@@ -618,6 +623,36 @@ def test_a_baseline_waives_what_failed_before(zoo: Command):
     zoo("models", "--run", "run", "--report", "old.json")
     ran = zoo("models", "--run", "run", "--baseline", "old.json")
     assert (ran.code, "5 known failures" in ran.out) == (0, True)
+
+
+def test_what_a_baseline_lets_through_is_fixed_when_it_passes_and_not_before(zoo: Command, folder: Path):
+    zoo("models/wrong.gradcheck.yaml", "--run", "old", "--report", "old.json")
+    zoo("models/wrong.gradcheck.yaml", "--run", "known", "--baseline", "old.json")
+    spec = folder / "models/wrong.gradcheck.yaml"
+    spec.write_text(WRONG.replace("dx = Mul (dy, x)", "h = Mul (dy, x)\n      dx = Add (h, h)"))
+    zoo("models/wrong.gradcheck.yaml", "--run", "right", "--baseline", "old.json")
+    told = ("changed (1)\n  square/wrong::d loss/d x  FAIL GC101 -> KNOWN FAILURE", "3 checks: 1 changed\n")
+    assert all(each in zoo("diff", "old", "known").out for each in told)
+    assert "fixed (1)\n  square/wrong::d loss/d x  KNOWN FAILURE -> PASS" in zoo("diff", "known", "right").out
+    assert "square/wrong::d loss/d x  KNOWN FAILURE -> FAIL GC101" in zoo("diff", "known", "old").out
+
+
+@pytest.mark.parametrize("was, now, kinds", [
+    ("GC101", "known GC101", ["changed"]), ("known GC101", "known GC103", ["changed"]), ("known GC101", "", ["fixed"]),
+    ("known GC101", "GC101", ["newly failing"]), ("", "known GC101", ["changed"]), ("GC203", "known GC101", ["fixed"]),
+])  # fmt: skip
+def test_a_failure_that_is_let_through_is_not_repaired(was: str, now: str, kinds: list[str]):
+    one, other = map(outcome, (was, now))
+    assert [change.kind for change in compared([one], [other])] == kinds
+
+
+def outcome(said: str) -> Check:
+    """A check with a code that fails, or that is known to; one that passes without."""
+    known, code = "known" in said, said[-5:]
+    status = "waived" if known else "fail" if code else "pass"
+    return replace(
+        check_from_json(record_of("m.onnx", status=status, code=code)), waiver={"reason": "r"} if known else None
+    )
 
 
 def test_more_time_is_a_reason_to_try_again(zoo: Command):

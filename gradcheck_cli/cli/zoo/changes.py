@@ -149,8 +149,10 @@ def _kinds(was: Check | None, now: Check | None, factor: float, least: float) ->
         yield "gone"
     elif was is None:
         yield "new" if _is_fine(now) else "newly failing"
-    elif _is_fine(was) != _is_fine(now):
-        yield "fixed" if _is_fine(now) else "newly failing"
+    elif _is_fine(was) and not _is_fine(now):
+        yield "newly failing"
+    elif _is_repaired(was, now):
+        yield "fixed"
     elif (was.status, was.code, was.forward_differs) != (now.status, now.code, now.forward_differs):
         yield "changed"
     alike = was and now and bool(was.copy_of) == bool(now.copy_of)  # a copy takes less time by what it leaves out
@@ -161,6 +163,15 @@ def _kinds(was: Check | None, now: Check | None, factor: float, least: float) ->
 def _is_fine(check: Check) -> bool:
     """True for a check that passes, other than a severed pair."""
     return check.passes and check.status != "severed"
+
+
+def _is_repaired(was: Check, now: Check) -> bool:
+    """True if a check passes by itself that did not; one whose failure is let through now, as by a baseline, does not."""
+    if not _is_fine(now):
+        return False
+    if now.waiver:
+        return not _is_fine(was) and now.code != was.code
+    return not _is_fine(was) or bool(was.waiver)
 
 
 def _by_name(checks: Iterable[Check]) -> Mapping[tuple[str, str], Check]:
