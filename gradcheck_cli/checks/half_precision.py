@@ -7,7 +7,7 @@ numbers, those of the model's dtype.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -85,7 +85,7 @@ class Precisions:
             # a rule may take NaN for what is masked later on
             other = np.where(spoilt[columns, None] & (wide != 0), np.nan, other)
             shapes = problem.value(x).shape, problem.value(y).shape
-            found = compared(wide, other, columns, shapes, narrow.named[x].dtype)
+            found = compared(wide, other, columns, shapes, _coarsest(narrow, x, problem.program(x).reached))
             yield structs.replace(found, point=index, first=_first_loss(problem, narrow, x, found))
 
     def _columns(self, problem: Problem, pairs: Sequence[Pair], budget: Budget) -> Array:
@@ -165,6 +165,12 @@ def compared(
         wide=float(wide[row, column]),
         narrow=float(narrow[row, column]),
     )
+
+
+def _coarsest(narrow: Tape, x: str, between: Iterable[str]) -> np.dtype[Any]:
+    """The dtype of fewest bits among x and what leads from it to y: a model in half precision may take float32."""
+    kinds = (value.dtype for name in between if (value := narrow.values.get(name)) is not None)
+    return max((narrow.named[x].dtype, *kinds), key=epsilon)
 
 
 def _index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:

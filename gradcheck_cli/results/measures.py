@@ -108,7 +108,7 @@ class Precision(Struct, frozen=True):
     An entry matters if it is at least a hundredth of the largest one of its y, whose gradient is no trifle.
     """
 
-    dtype: Annotated[str, "Of x in the model."]
+    dtype: Annotated[str, "The one of fewest bits between x and y in the model."]
     digits: Annotated[float, "Decimal digits that it has."] = 0.0
     median: Annotated[float, "Digits that entries which matter keep, the median."] = 0.0
     worst: Annotated[float, "The same for the worst of them."] = 0.0

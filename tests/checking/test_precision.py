@@ -108,6 +108,21 @@ def test_what_is_exact_keeps_all_digits(dtype: str, mode: str):
     assert (found.median, found.worst, found.entries, found.lost) == (found.digits, found.digits, 4, False)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_model_is_as_precise_as_the_fewest_bits_between_x_and_y(dtype: str, inside: bool):
+    """Copies in half precision often take and give float32; what x does not go through costs it nothing."""
+    half = {"to": np.dtype(DTYPES[dtype])}
+    way = [("Cast", "x", "h", half), ("Exp", "h", "e"), ("Cast", "e", "t", {"to": np.dtype(np.float32)})]
+    beside = [("Cast", "w", "h", half), ("Cast", "h", "b", {"to": np.dtype(np.float32)}), ("Exp", "x", "e"),
+              ("Mul", "e b", "t")]  # fmt: skip
+    tested = narrow(*(way if inside else beside), ("Tanh", "t", "y"), w=[0.5] * 4)
+    _, found = measured(tested, [0.3, -0.7, 1.1, -1.3])
+    expected = dtype if inside else "float32"
+    assert (found.dtype, found.digits) == (expected, pytest.approx(DIGITS_OF[expected], abs=0.01))
+    assert found.digits - 1 < found.median <= found.digits
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_digits_are_those_that_numpy_finds(dtype: str):
     """d exp(x)/dx = exp(x): the rounding of one exponential."""
