@@ -192,6 +192,13 @@ TWO_WAYS = {  # nodes that make p of x, which lies where rounding changes nothin
     "MatMulIntegerToFloat":
         "q = QuantizeLinear (x, s, z) d = com.microsoft.MatMulIntegerToFloat (q, Wi, s, u, z) p = Mul (d, d)",
     "DynamicQuantizeMatMul": "d = com.microsoft.DynamicQuantizeMatMul (x, Wu, u, z) p = Mul (d, d)",
+    "codes of weights that are quantized too": "q = QuantizeLinear (x, s, z) c = QuantizeLinear (Wf, s, z)"
+        " m = com.microsoft.QLinearAdd (q, s, z, c, s, z, s, z) d = DequantizeLinear (m, s, z) p = Mul (d, d)",
+    "a product with such weights": "q = QuantizeLinear (x, s, z) w = Transpose (Wf) c = QuantizeLinear (w, t, z)"
+        " m = QLinearMatMul (q, s, z, c, t, z, eighth, z) d = DequantizeLinear (m, eighth, z) p = Mul (d, d)",
+    "such weights in a branch": """p = If (go) <then_branch = a () => (float[2, 3] e) { q = QuantizeLinear (x, s, z)
+        c = QuantizeLinear (Wf, s, z) m = com.microsoft.QLinearAdd (q, s, z, c, s, z, s, z) d = DequantizeLinear (m, s, z)
+        e = Mul (d, d) }, else_branch = b () => (float[2, 3] o) { o = Neg (x) }>""",
     "codes in a pool": "r = Reshape (x, image) q = QuantizeLinear (r, s, z) m = MaxPool <kernel_shape = [2, 2]> (q)"
         " d = DequantizeLinear (m, s, z) p = Mul (d, d)",
     "codes behind a Relu": "q = QuantizeLinear (x, s, zi) m = Relu (q) d = DequantizeLinear (m, s, zi) p = Mul (d, d)",
@@ -232,6 +239,7 @@ TWO_WAYS |= {
 }  # fmt: skip
 NUMBERS = """float s = {0.5}, float t = {0.25}, float eighth = {0.125}, float u = {1.0}, float u40 = {40.0},
     float two = {2.0}, uint8 z = {128}, int8 zi = {0}, int32 one = {1}, bool go = {1}, int64 twice = {2},
+    float[2, 3] Wf = {0.5, -0.5, 1, 1.5, -1, 0.5},
     int64[4] image = {1, 1, 2, 3}, float[7] weights = {1, 2, 3, 4, 5, 6, 7}, int64[4] pairs = {1, 3, 1, 2},
     int8[3, 2] Wi = {1, -2, 3, 4, -5, 6}, uint8[3, 2] Wu = {129, 126, 131, 132, 127, 130},
     uint8[1, 1, 2, 2] Ku = {127, 129, 130, 127}, int8[1, 1, 2, 2] Ki = {1, -2, 3, 4}"""
