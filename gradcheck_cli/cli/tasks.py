@@ -209,6 +209,8 @@ def _files(argument: str, left: LeftOut) -> list[str]:
     """The files that an argument means; what is not taken of folders is added to `left`."""
     if argument == "-":
         raise ModelError("models are read from files, which is where their weights are looked for; not from stdin")
+    if "\0" in argument:
+        raise ModelError(f"{argument} cannot be read: it is no path")
     if "://" in argument:
         raise ModelError(f"{argument} is a URL; download the file and give its path")
     path, mark, check = argument.partition("::")

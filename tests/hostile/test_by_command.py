@@ -397,6 +397,35 @@ def test_models_are_found_however_deep_folders_are(args: tuple[str, ...], capsys
     assert "4 checks: 4 passed" in capsys.readouterr().out
 
 
+ENTRIES = {  # of a list, beside one of a model
+    "half a path": 'path: "a\\0b"',
+    "a name beyond all": f"path: {'a' * 5000}",
+    "test data beyond all": f"path: net.onnx, name: b, test_data: {'a' * 5000}",
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_that_cannot_be_read_is_an_error_beside_the_others(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models.mlp(Path("net.onnx"))
+    Path("list.gradcheck.yaml").write_text(f"{HEAD}models: [{{path: net.onnx}}, {{{ENTRIES[name]}}}]\n")
+    assert main([*ZOO, "list.gradcheck.yaml"]) == 4
+    said = capsys.readouterr().out
+    assert "3 checks: 2 passed, 1 error" in said
+    assert "cannot be read" in said
+
+
+def test_a_model_of_a_hub_whose_name_no_file_can_have_is_an_error(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models.mlp(Path("net.onnx"))
+    listed = [{"model_path": name, "metadata": {"model_sha": "0" * 64}} for name in ("net.onnx", "a" * 5000)]
+    Path("ONNX_HUB_MANIFEST.json").write_text(json.dumps(listed))
+    assert main([*ZOO, "ONNX_HUB_MANIFEST.json"]) == 4
+    assert "cannot be read: File name too long" in capsys.readouterr().out
+
+
 TYPED = [
     ("{}",), ("net.onnx", "--x", "{}"), ("net.onnx", "--check", "{}"), ("net.onnx", "--dim", "{}=1"), ("reproduce", "{}"),
     ("zoo", "{}", "--run", "run"), ("report", "{}"), ("explain", "{}"), ("zoo", "status", "{}"),

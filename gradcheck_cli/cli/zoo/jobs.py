@@ -72,8 +72,8 @@ class ModelPlace:
 
     @property
     def file(self) -> str:
-        """The identity of the file: its URL or real path."""
-        return self.url or os.path.realpath(self.path or self.uri)
+        """The identity of the file: its URL or real path, or the name of what cannot be read."""
+        return self.url or (os.path.realpath(self.path) if self.path else os.path.abspath(self.uri))
 
 
 def places(sources: Iterable[str]) -> list[ModelPlace]:
@@ -164,8 +164,10 @@ class Maker:
         return _with_test_data(path, place.archive) if wanted and place.archive else path
 
 
-def unmade(place: ModelPlace, error: GradcheckError) -> dict[str, Any]:
-    """The record of a place that has no job because of an error."""
+def unmade(place: ModelPlace, error: GradcheckError | OSError) -> dict[str, Any]:
+    """The record of a place that has no job because of an error, also of a path that no file can have."""
+    if isinstance(error, OSError):
+        error = ModelError(f"{error.filename} cannot be read: {error.strerror or error}")
     name = place.name or place.uri
     record = Check(id=name, check=name, status="error", code="", model=ModelInfo(place.uri), x="", y="")
     return failed_record(record, error).as_json()

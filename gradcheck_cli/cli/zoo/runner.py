@@ -352,7 +352,7 @@ class ZooRun:
             return None
         try:
             return self.structures.named(place.job, maker.job(place))
-        except GradcheckError as error:
+        except (GradcheckError, OSError) as error:
             self._append(place.job, "", [unmade(place, error)])  # without a key, so that it is tried again
             self.progress.passed_over([unmade(place, error)])
         return None
