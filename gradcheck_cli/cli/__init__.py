@@ -196,6 +196,11 @@ def _prepare_streams() -> None:
 
     Characters that a terminal cannot show are written as escapes: names of tensors may be in any script.
     """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # else the next pipe gets its number, and a process that is begun later loses that pipe
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))

@@ -27,6 +27,13 @@ class Mine(Gradcheck):
 """
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_fault_of_a_case(closed: str, tmp_path: Path) -> None:
+    command = f"'{sys.executable}' -m gradcheck_cli fuzz --only Relu --cases 2 -j 1 {closed}"
+    assert subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=600).returncode == 0
+
+
 def test_cases_of_gradcheck_itself_pass(gradcheck: Command) -> None:
     ran = gradcheck("fuzz", "--cases", "20", "-j", "1")
     assert ran.code == 0
