@@ -161,7 +161,7 @@ def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: 
         raise UsageError(
             f"{said}: write a tensor of the model, or {forms}.{did_you_mean(kind, [*known, *model.tensors])}"
         )
-    if not prediction or not more:
+    if not prediction or not more or not more[0]:
         raise UsageError(f"{said}: {kind} compares two tensors, {kind}:PREDICTION,TARGET.")
     measure, target = known[kind], more.pop(0)
     if target == prediction:
@@ -171,7 +171,7 @@ def with_measure(model: Model, text: str, known: Mapping[str, Measure], option: 
     given = model.known_dtype(target) if target in model.tensors else None
     soft = measure.soft and ("probabilities" in more or (given is not None and is_inexact(given)))
     options = _options(measure, [part for part in more if not (soft and part == "probabilities")], said)
-    graph, made, types = model.graph, FreshNames(model.tensors).fresh(name), {}
+    graph, made, types = model.graph, FreshNames({*model.tensors, target}).fresh(name), {}
     scores = model[prediction]
     if known is LOSSES:
         require_inexact(model, scores, f"{said}:")
@@ -276,6 +276,8 @@ def _options(measure: Measure, texts: Sequence[str], said: str) -> dict[str, Any
     known = [*found, "probabilities"] if measure.soft else [*found]
     for text in texts:
         key, mark, value = text.partition("=")
+        if mark and key in known and key not in found:
+            raise UsageError(f"{said}: {key} is written alone, without a value.")
         if not mark or key not in found:
             raise UsageError(f"{said}: {key!r} is no option; there are {', '.join(known)}.{did_you_mean(key, known)}")
         if key == "reduction" and value not in _REDUCTIONS:

@@ -968,11 +968,21 @@ def test_integers_are_no_prediction_of_a_loss(tmp_path: Path) -> None:
         gc.training_step(gc.load(tmp_path / "m.onnx"), loss="mse:best,t")
 
 
+@pytest.mark.parametrize("option", ["loss", "metrics"])
+def test_a_target_may_be_called_as_what_is_added(option: str, tmp_path: Path) -> None:
+    kind, name = {"loss": ("cross-entropy", "loss"), "metrics": ("accuracy", "accuracy")}[option]
+    step = folder(tmp_path, **{option: f"{kind}:scores,{name}"})
+    assert name in step.data
+    assert f"{name}_1" in (step.loss, *step.metrics)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another loss": ({"loss": "mean:scores,t"}, "write a tensor of the model, or mse:PREDICTION,TARGET"),
     "a loss of one tensor": ({"loss": "mse:scores"}, "compares two tensors"),
     "an unknown tensor": ({"loss": "mse:score,t"}, "no tensor 'score'.*scores"),
     "a loss that is no number": ({"loss": "scores"}, "a loss is one number"),
+    "a loss of one tensor and a comma": ({"loss": "mse:scores,"}, "^--loss mse:scores,: mse compares two tensors"),
+    "a value of a word": ({"loss": "cross-entropy:scores,t,probabilities=true"}, "probabilities is written alone"),
     "another option": ({"loss": "mse:scores,t,delta=1"}, "'delta' is no option"),
     "a word for a number": ({"loss": "huber:scores,t,delta=much"}, "delta is a number"),
     "another optimizer": ({"optimizer": "adamm"}, "there are sgd, .*adam"),
