@@ -44,6 +44,16 @@ def test_a_wrong_rule_of_det_fails_beside_that(factor: float):
     assert check(tested, mode="full", ops=with_rule("Det", scaled("Det", factor))).status == "fail"
 
 
+@pytest.mark.parametrize("method", ["auto", "richardson", "central", "forward"])
+@pytest.mark.parametrize("factor, failed", [(1.0, 0), (1.001, 60)])
+def test_a_sign_that_is_computed_by_a_norm_is_zero_whatever_the_method(method: Any, factor: float, failed: int):
+    """x / |x| has the slope 0, of which the rule gives a rounding divided by x; beside it a wrong rule fails."""
+    nodes = ("Cos", "x", "c"), ("LpNormalization", "c", "n", {"axis": 1}), ("Sin", "n", "s")
+    tested = model(*nodes, ("Exp", "x", "e"), ("Concat", "s e", "y", {"axis": 1}), x=(60, 1))
+    values, ops = np.pi / 2 + 10.0 ** -np.linspace(1, 6, 60)[:, None], with_rule("Exp", scaled("Exp", factor))
+    assert check(tested, value=values, method=method, mode="full", ops=ops).entries["failed"] == failed
+
+
 @pytest.mark.parametrize("dtype", ["float64", "model"])
 def test_zero_in_the_models_own_dtype_passes(dtype: str):
     """A mean weighted by numbers that are all scaled by x does not depend on x."""
