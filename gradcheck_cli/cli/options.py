@@ -269,12 +269,12 @@ def _seconds(text: str) -> float:
 
 def _bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE)
-    unit = _BYTES.get(match[2].lower()) if match else None
-    if not match or unit is None or not float(match[1]):
+    size = float(match[1]) * _BYTES.get(match[2].lower(), 0) if match else 0.0
+    if not match or not 0 < size < math.inf:
         raise UsageError(f"{text!r} is no size; write 2GiB or 512MB.")
     if not match[2] and float(match[1]) < _UNITLESS:
         raise UsageError(f"{text!r} is a number of bytes; write {match[1]}GiB or {match[1]}MB.")
-    return int(float(match[1]) * unit)
+    return int(size)
 
 
 def _gates(text: str) -> tuple[str, ...]:

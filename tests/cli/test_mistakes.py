@@ -115,6 +115,7 @@ MISTAKES = [  # command line, exit code, words of the message
     ("mlp.onnx --max-inconclusive 5%", 2, f"'5%' is no number; write 0.05. The default is 0.02.{TRY}"),
     ("mlp.onnx --max-inconclusive 5x", 2, f"'5x' is no number. The default is 0.02.{TRY}"),
     ("mlp.onnx --memory-limit 2", 2, f"'2' is a number of bytes; write 2GiB or 2MB.{TRY}"),
+    (f"mlp.onnx --memory-limit {'9' * 400}GB", 2, f"99GB' is no size; write 2GiB or 512MB.{TRY}"),
     ("mlp.onnx --memory-limit 50%", 2, f"'50%' is no size; write 2GiB or 512MB.{TRY}"),
     ("mlp.onnx --mode Full", 2, "Did you mean 'full'?"),
     ("mlp.onnx --mode fast", 2, "Did you mean 'directional'?"),

@@ -63,6 +63,7 @@ CHECKS = [
     ("checks: [{name: a}, {name: a}]", "11:28: a check is called 'a' already"),
     ("checks: [{delta: 0}]", "11:18: checks[0].delta is 0; it must be a number above 0, or auto"),
     ("checks: [{delta: .nan}]", "11:18: checks[0].delta is nan; it must be a number above 0, or auto"),
+    (f"checks: [{{delta: {'9' * 400}}}]", f"11:18: checks[0].delta is {'9' * 37}...; it must be a number above 0, or auto"),
     ("checks: [{delta: true}]", "11:18: checks[0].delta is true; it must be a number above 0, or auto"),
     ("checks: [{seed: -1}]", "11:17: checks[0].seed is -1; it must be an integer from 0, or random"),
     ("checks: [{seed: 1.5}]", "11:17: checks[0].seed is 1.5; it must be an integer from 0, or random"),
@@ -75,6 +76,8 @@ CHECKS = [
      " central, forward. Did you mean 'central'?"),
     ("checks: [{rtol: -1}]", "11:17: checks[0].rtol is -1; it must be a number from 0,"
      " or one for each tensor by name"),
+    (f"checks: [{{rtol: {'9' * 400}}}]", f"11:17: checks[0].rtol is {'9' * 37}...; it must be a number from 0,"),
+    (f"checks: [{{atol: {{y: {'9' * 400}}}}}]", f"11:21: checks[0].atol.y is {'9' * 37}...; it must be a number from 0,"),
     ("checks: [{rtol: {y: no}}]", "11:21: checks[0].rtol.y is 'no'; it must be a number from 0,"
      " or one for each tensor by name"),
     ("checks: [{rtol: {yy: 1}}]", "11:18: 'g' has no tensor 'yy'."),
@@ -359,6 +362,8 @@ PARAMS = [
     ("{shape: [2], init: {value: 1}}", "4:36: graphs.g.params.p.init lacks the key 'kind'; known are zeros,"),
     ("{shape: [2], init: {kind: normal, sd: 1}}", "4:51: graphs.g.params.p.init.sd is an unknown key;"
      " normal takes mean, std. Did you mean 'std'?"),
+    (f"{{shape: [2], init: {{kind: normal, std: {'9' * 400}}}}}",
+     f"4:56: graphs.g.params.p.init.std is {'9' * 37}...; it must be a number"),
     ("{shape: [2], init: {kind: normal, std: x}}", "4:56: graphs.g.params.p.init.std is 'x'; it must be a number"),
     ("{shape: [2], init: {kind: normal, std: -1}}", "4:56: the standard deviation must not be below 0"),
     ("{shape: [2], init: {kind: uniform, low: 1, high: 0}}", "4:36: uniform from 1 to 0 is empty"),

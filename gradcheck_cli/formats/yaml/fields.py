@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import sys
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -89,6 +90,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def is_finite(value: Any) -> bool:
+    """True for a number that a float64 comes near, which an integer of 400 digits is not."""
+    return is_number(value) and abs(value) <= sys.float_info.max
+
+
 def _must(fit: Callable[[Any], bool], wanted: str) -> Callable[[Any], Any]:
     """A check that returns a fitting value, and whose error for others says what is wanted."""
 
@@ -141,7 +147,7 @@ def _check_option(kind: str, name: str, value: Any) -> None:
             raise InvalidPart(f"is {show(value)}; it must be a text", name)
     elif name == "values" or kind == "constant":
         _check_literal(value)
-    elif not (is_number(value) and math.isfinite(value)):
+    elif not is_finite(value):
         raise InvalidPart(f"is {show(value)}; it must be a number", name)
 
 
@@ -160,7 +166,7 @@ def check_range(value: Any) -> tuple[float, float]:
     if not (isinstance(value, list) and len(value) == 2 and all(map(is_number, value))):
         raise ValueError(f"is {show(value)}; it must be [low, high]")
     low, high = value
-    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+    if not (is_finite(low) and is_finite(high) and low <= high):
         raise ValueError(f"is {show(value)}; low must not be above high, and both finite")
     return low, high
 
@@ -227,7 +233,7 @@ _check_literal = _must(
     "it must be a number, a text or nested lists of them",
 )
 _check_tolerance = _must(
-    lambda value: is_number(value) and math.isfinite(value) and value >= 0,
+    lambda value: is_finite(value) and value >= 0,
     "it must be a number from 0, or one for each tensor by name",
 )
 
@@ -449,7 +455,7 @@ def _type_of(option: Option) -> Any:
 
 def _number(option: Option) -> Any:
     """The type of a number within the limits of an option, or one of its words, such as auto."""
-    kind, name, matches = (int, "integer", _is_int) if option.kind == "whole" else (float, "number", is_number)
+    kind, name, matches = (int, "integer", _is_int) if option.kind == "whole" else (float, "number", is_finite)
     if not option.words:
         ends: dict[str, Any] = {"gt" if option.above else "ge": option.least, "le": option.most}
         return Annotated[kind, Field(**{end: bound for end, bound in ends.items() if math.isfinite(bound)})]
