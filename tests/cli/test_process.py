@@ -490,7 +490,7 @@ def test_an_interrupt_that_a_library_has_turned_into_an_error_is_one(
 ) -> None:
     """As in the import of a module in C, which fails with an ImportError."""
 
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
         raise ImportError("initialization failed") from KeyboardInterrupt()
 
     monkeypatch.setattr(plot, "write", interrupted)
