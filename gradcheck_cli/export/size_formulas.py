@@ -318,10 +318,11 @@ def _with_entries(values: Sequence[Array]) -> list[Array]:
 
 
 def _everywhere(numbers: Sequence[int | None]) -> Sizes:
-    """The numbers of all runs: one that a run does not tell is that of the others, where it is the same in all."""
-    known = {n for n in numbers if n is not None}
-    (same,) = known if len(known) == 1 else (0,)
-    return tuple(same if n is None else n for n in numbers)
+    """The numbers of all runs: one that a run does not tell is that of the others; NoFormula if they have several."""
+    known = {n for n in numbers if n is not None} or {0}
+    if None in numbers and len(known) > 1:
+        raise NoFormula
+    return tuple(min(known) if n is None else n for n in numbers)
 
 
 def _even(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
