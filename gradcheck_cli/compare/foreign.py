@@ -43,9 +43,6 @@ _SPACINGS = 2.0 ** -np.arange(46.0, 5.0, -4.0)  # of points at which noise is he
 _FEW_SPACINGS = _SPACINGS[-6:-2]
 _LOUD = 3.0  # times its usual size: noise that some of many entries have
 _FINE = 8 * epsilon(np.dtype(np.float64))  # of a result: noise of float64 is known without being heard
-_BENT = 2.0 ** -np.array([20.0, 36.0])  # steps, in units of the scale of x, at which a kink has the same two slopes
-_CORNER = 2.0**-6  # of the larger slope: how far those of a kink are apart
-_MASKS = 12  # random halves of the entries that are moved to see that each makes its own result alone
 _ALONE = Budget(jobs=1)
 _WIDE, _FINE_RUNGS = (2, 3, 4), (7, 9, 12)  # rungs of the ladder that see past noise, and that do not
 _CONFIRMED = ""
@@ -59,7 +56,7 @@ def try_kernels(tape: Tape, untried: Iterable[int]) -> None:
     seen: dict[int, list[Step]] = {}
     for index in untried:
         before = seen.setdefault(id(tape.steps[index].op), [])
-        step = _Attempt(tape, _guarded(tape.steps[index])).bent()
+        step = _guarded(tape.steps[index])
         tape.steps[index] = _Attempt(tape, step).tried() if len(before) < _TRIED else _like(before, step, tape)
         before.append(tape.steps[index])
 
@@ -70,7 +67,7 @@ def _like(before: Sequence[Step], step: Step, tape: Tape) -> Step:
     coarse = max(each.trial.coarse for each in before if each.trial is not None)
     noise = tuple(_share(tape, name, coarse) for name in step.node.outputs)
     said = () if worst.trial is None else worst.trial.retracted
-    op = replace(worst.op, forward=step.op.forward, branch=step.op.branch)
+    op = replace(worst.op, forward=step.op.forward)
     return structs.replace(step, op=op, trial=Trial(noise if coarse else (), coarse, said))
 
 
@@ -119,58 +116,6 @@ class _Attempt:
                       if n in noise and size), default=0.0)  # fmt: skip
         by_output = tuple(noise.get(n) for n in self.step.node.outputs) if coarse else ()
         return structs.replace(self.step, op=op, trial=Trial(by_output, coarse, tuple(said)))
-
-    def bent(self) -> Step:
-        """The step with a branch for the kinks that its point lies at, if its operator names none.
-
-        These are those of a function of single entries: of a tie between entries only an author's branch tells.
-        """
-        op, known = self.step.op, self.tape.values
-        if op.branch is not None or op.many or "rng" in self.step.metadata:
-            return self.step
-        kinks = {x: np.unique(known[x][self._kinked(x, y)]) for x, y in self.pairs}
-        tied = [x for x, values in kinks.items() if len(values)]
-        if len(tied) != 1:  # several are tied to one another
-            return self.step
-        index, values = self.step.operands.index(tied[0]), kinks[tied[0]]
-
-        def branch(*operands: Any, **metadata: Any) -> Array:
-            return np.searchsorted(values, operands[index].real, side="right")
-
-        return structs.replace(self.step, op=replace(op, branch=branch))
-
-    def _kinked(self, x: str, y: str) -> Array:
-        """Entries of x whose slope is another one on either side of the point, however near."""
-        at, here = self.tape.values[x], self.tape.values[y]
-        every, nowhere = Directions(at, range(at.size)), np.zeros(at.shape, bool)
-        if at.shape != here.shape or {at.dtype.kind, here.dtype.kind} != {"f"}:
-            return nowhere
-        steps = np.stack([every.representable(h).reshape(at.shape) for h in _BENT])
-        if (made := self._moved(x, np.concatenate([at + steps, at - steps]))) is None:
-            return nowhere
-        with np.errstate(all="ignore"):
-            right, left = (made[:2] - here) / steps, (here - made[2:]) / steps
-            gaps, sizes = np.abs(right - left), np.maximum(np.abs(right), np.abs(left))
-            noise = 8 * max(self._units.values()) * np.abs(here) / steps
-            apart = (gaps > _CORNER * sizes + noise).all(axis=0)
-            kinked: Array = apart & (np.abs(gaps[0] - gaps[1]) <= _CORNER * gaps[0] + noise[1])
-        return kinked if kinked.any() and self._of_single_entries(x, at, here) else nowhere
-
-    def _of_single_entries(self, x: str, at: Array, here: Array) -> bool:
-        """Each entry of the result moves with the entry at its place, and with no other."""
-        steps = Directions(at, range(at.size)).representable(_NEAR).reshape(at.shape)
-        halves = np.random.default_rng(2).random((_MASKS, *at.shape)) < 0.5
-        halves[0] = True
-        if (made := self._moved(x, np.where(halves, at + steps, at))) is None:
-            return False
-        return _same([np.where(halves, made[0], here)], [made])
-
-    def _moved(self, x: str, moved: Array) -> Array | None:
-        """Results for a stack of values of one operand; None where that is an error."""
-        names, known = self.step.operands, self.tape.values
-        operands = [moved if n == x else known[n] if n else None for n in names]
-        made = self._batched(self.plain, operands, [n == x for n in names])
-        return made[0] if made is not None and made[0].shape == moved.shape else None
 
     @cached_property
     def operands(self) -> list[str]:

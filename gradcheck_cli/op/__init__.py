@@ -143,8 +143,7 @@ class Op:
               the entries at the same place if its batching rule is `elementwise`, else all entries.
     boxes     the box rule: the box of a result that a box of an operand reaches (`gradcheck_cli/op/box_rules.py`).
               None: the same box if its batching rule is `elementwise`; else stacks are made whole.
-    branch    `(*arrays, **metadata) -> array`: the active piece of a piecewise operator, entry by entry.  None: kinks of
-              a foreign kernel are found where each entry of its result is a function of one entry.
+    branch    `(*arrays, **metadata) -> array`: the active piece of a piecewise operator, entry by entry.
     ordered   the operator compares values, so that it has no meaning for complex numbers.
     normwise  rounding errors are relative to the largest entry of a result, not to each: a fast transform.
     backward_stable  its result is exact for operands moved by a rounding, not for the given ones: a factorization.

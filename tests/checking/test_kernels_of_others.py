@@ -252,61 +252,6 @@ def test_a_kernel_without_complex_numbers_may_be_tied_for_several_x(both: float,
     assert [record.status for record in checks] == [status] * 2, [record.notes for record in checks]
 
 
-BENT: dict[str, tuple[Callable[..., Any], float, tuple[float, float]]] = {  # a kernel, its kink, the slopes beside it
-    "where": (lambda x: np.where(x.real > 0, x, 0.1 * x), 0.0, (0.1, 1.0)),
-    "maximum": (lambda x: np.maximum(x.real, 0), 0.0, (0.0, 1.0)),
-    "absolute": (lambda x: np.abs(x.real), 0.0, (-1.0, 1.0)),
-    "clip": (lambda x: np.clip(x.real, -2, 0.5), 0.5, (1.0, 0.0)),
-    "interpolated": (lambda x: np.interp(x.real, [-1.0, 0.25, 1.0], [0.0, 5.0, 8.0]), 0.25, (4.0, 4.0)),
-    "descending": (lambda x: np.interp(x.real, [-1.0, 0.25, 1.0], [0.0, 5.0, 2.0]), 0.25, (4.0, -4.0)),
-}  # fmt: skip
-
-
-def slope_of(kernel: Any, kink: float, at_kink: float) -> Any:
-    """The rule of a function of single entries whose pieces are straight, and that gives `at_kink` at a kink."""
-
-    def rule(ct: Any, y: Any, x: Any) -> Any:
-        values = np.array([-0.75, kink, 0.4, 0.8])
-        slopes = (kernel(values + 2.0**-20) - kernel(values - 2.0**-20)) * 2.0**19
-        return (ct * np.where(values == kink, at_kink, slopes),)
-
-    return rule
-
-
-@pytest.mark.parametrize("mode", ["full", "nodes", "directional"])
-@pytest.mark.parametrize("share, status", [(0.0, "pass"), (0.3, "pass"), (1.0, "pass"), (-0.5, "fail"), (1.5, "fail")])
-@pytest.mark.parametrize("name", [name for name, (_, _, sides) in BENT.items() if len({*sides}) > 1])
-def test_a_kernel_at_its_kink_takes_the_slopes_between_those_of_both_sides(
-    name: str, share: float, status: str, mode: Any
-):
-    kernel, kink, (left, right) = BENT[name]
-    op = gc.Op("Tanh", kernel, slope_of(kernel, kink, left + share * (right - left)))
-    values = {"x": np.array([-0.75, kink, 0.4, 0.8])}
-    tested = model(("Tanh", "x", "h"), ("Exp", "h", "y"))
-    [record] = gc.check(tested, "x", "y", ops={**gc.OPS, ("", "Tanh"): op}, x_init_value=values, mode=mode).checks
-    assert record.status == status, record.notes
-
-
-@pytest.mark.parametrize("factor, status", [(1.0, "pass"), (1.5, "fail")])
-def test_a_kernel_whose_pieces_meet_smoothly_has_no_kink(factor: float, status: str):
-    kernel, kink, (slope, _) = BENT["interpolated"]
-    op = gc.Op("Tanh", kernel, slope_of(kernel, kink, factor * slope))
-    values = {"x": np.array([-0.75, kink, 0.4, 0.8])}
-    table = {**gc.OPS, ("", "Tanh"): op}
-    [record] = gc.check(model(("Tanh", "x", "y")), "x", "y", ops=table, x_init_value=values).checks
-    assert (record.status, record.entries["kink_ok"]) == (status, 0), record.notes
-
-
-def test_a_tie_between_entries_is_no_kink_of_single_entries():
-    """A running maximum that counts both of two equals: each alone lies between the slopes of both sides."""
-    op = gc.Op("Tanh", lambda x: np.maximum.accumulate(x.real), lambda ct, y, x: (ct * np.array([1.0, 1.0, 0.0, 1.0]),))
-    values = {"x": np.array([0.2, 0.2, 0.1, 0.5])}
-    [record] = gc.check(
-        model(("Tanh", "x", "y")), "x", "y", ops={**gc.OPS, ("", "Tanh"): op}, x_init_value=values
-    ).checks
-    assert record.status == "fail"
-
-
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -3])
 def test_a_kernel_and_its_rule_read_the_axis_that_the_model_says(axis: int):
     """Also one that is none of the operand's: a stack has one more."""
