@@ -35,7 +35,7 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
 def whole(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[IO[bytes]]:
     """The same, with an OSError for what goes wrong; a link is replaced itself, unless it is to be followed."""
     target = _target(os.fspath(path)) if follow else os.path.abspath(path)
-    if _is_special(target):
+    if _is_special(target, follow):
         with open(target, "wb") as file:
             yield file
         return
@@ -63,11 +63,11 @@ def _target(path: str) -> str:
     return os.path.join(folder, name)
 
 
-def _is_special(target: str) -> bool:
+def _is_special(target: str, follow: bool) -> bool:
     """True for a pipe or a device; a folder cannot be replaced by a file, which is said at once."""
     with suppress(FileNotFoundError):
-        mode = os.stat(target).st_mode
+        mode = os.stat(target, follow_symlinks=follow).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
-        return not stat.S_ISREG(mode)
+        return not (stat.S_ISREG(mode) or stat.S_ISLNK(mode))
     return False

@@ -281,6 +281,13 @@ def test_a_link_at_a_name_that_nobody_gave_is_not_followed(gradcheck: Command, f
     assert texts(folder / "p-2.svg")
 
 
+def test_a_link_to_a_device_at_such_a_name_is_replaced(gradcheck: Command, folder: Path):
+    os.symlink("/dev/full", folder / "p-2.svg")
+    assert gradcheck("mlp.onnx", "--x", "input", "--x", "aux_in", "--plot", "p.svg").code == 0
+    assert not (folder / "p-2.svg").is_symlink()
+    assert texts(folder / "p-2.svg")
+
+
 def test_nothing_compared_is_nothing_drawn(gradcheck: Command, folder: Path):
     result = gradcheck("unknown.onnx", "mlp.onnx", "--x", "x", "--plot", "p.png", "--output-format", "json")
     assert result.code == 2
