@@ -36,10 +36,10 @@ _BY_NAME = (*_BY_EQUALS, "shapes", "ranges", "tolerances")  # kinds that may be 
 _FEW = 9  # values that are shown
 _DEEPEST, _DEEP = 32, 4  # parts of a key, of which tomllib keeps every beginning, and of one that a problem is about
 _PATHS = ("path", "plot", "data")
-_KEY = re.compile(r"\"[^\"]*\"|'[^']*'|[\w-]+")
+_KEY = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'|[\w-]+")
 _HEADER = re.compile(r"\s*\[\[?([^\]\n]*)\]")
 _ASSIGNED = re.compile(rf"\s*((?:{_KEY.pattern})(?:\s*\.\s*(?:{_KEY.pattern}))*)\s*=")
-_ENDLESS = re.compile(rf"(?<![\w-])(?:(?:{_KEY.pattern})\s*+\.\s*+){{{_DEEPEST}}}")
+_ENDLESS = re.compile(rf"(?:^|[\[{{,])[ \t]*+((?:(?:{_KEY.pattern})[ \t]*+\.[ \t]*+){{{_DEEPEST}}})", re.MULTILINE)
 _Found: TypeAlias = tuple[Path, Mapping[str, Any], str]
 _KNOWN: dict[str, click.Parameter] = {param.name: param for param in options_of("file") if param.name}
 _KEYS = {key: name for name in _KNOWN for key in OPTIONS[name].keys}
@@ -97,7 +97,7 @@ def _parsed(text: str) -> Any:
     import tomllib
 
     if endless := _ENDLESS.search(text):
-        at = endless.start()
+        at = endless.start(1)
         place = f"line {text.count(chr(10), 0, at) + 1}, column {at - text.rfind(chr(10), 0, at)}"
         raise ValueError(f"a key of more than {_DEEPEST} parts (at {place})")
     return tomllib.loads(text)

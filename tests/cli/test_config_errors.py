@@ -65,6 +65,7 @@ ERRORS = [  # the file's text, line and column, what is said of it
     ("points = 1\n" + "a." * 32 + "a = 1\n", "2:1", "a key of more than 32 parts"),
     ("x = {'a'." + "a." * 32 + "a = 1}\n", "1:6", "a key of more than 32 parts"),
     ("[" + "a." * 32 + "a]\n", "1:2", "a key of more than 32 parts"),
+    ('"\\"".' + "a." * 31 + "a = 1\n", "1:1", "a key of more than 32 parts"),
     ("a." * 31 + "a = 1\n", "1:1", "unknown key 'a'."),
     ("x = ['" + "1.2." * 5 + "']\n" + "y = 1\n", "2:1", "y is 1; it must be a name or a list of names"),
     ("rtol 1e-3\n", "1:6", "not TOML: Expected '='"),
@@ -119,6 +120,12 @@ def test_an_error_of_a_file_has_its_line(
     [*_, excerpt, caret] = ran.err.splitlines()
     assert excerpt == f"  {text.splitlines()[line - 1].rstrip()}"
     assert caret == f"  {' ' * (column - 1)}^"
+
+
+@pytest.mark.parametrize("line", ["# " + "-." * 40, "expression = '" + "a." * 40 + "onnx'"])
+def test_many_parts_of_what_is_no_key_are_nothing(gradcheck: Command, folder: Path, line: str) -> None:
+    (folder / "gradcheck.toml").write_text(f"{line}\nseed = 1\n")
+    assert gradcheck("mlp.onnx", "-k", "mlp").code == 0
 
 
 def test_a_file_that_is_not_utf_8_is_told_where(gradcheck: Command, folder: Path) -> None:
