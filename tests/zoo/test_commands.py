@@ -163,7 +163,7 @@ graphs: {{net: {{inputs: {{x: {{shape: [2]}}}}, nodes: "y = acme.Twice (x)", out
     zoo("restored.gradcheck.yaml", "--run", "run", "--allow-python")
     ran = zoo("restored.gradcheck.yaml", "--run", "run", "--allow-python")
     assert (ran.code, len(jobs("run"))) == (0, 1 + again)
-    assert ("1 model changed during the run, to be checked again by the same command" in ran.err) == again
+    assert ("1 model touched during the run, to be checked again by the same command" in ran.err) == again
 
 
 def test_rerun_does_again_what_failed_or_all(zoo: Command):

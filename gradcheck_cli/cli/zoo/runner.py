@@ -292,7 +292,7 @@ class ZooRun:
             self._say_alike()
             if self.changed:
                 note(
-                    f"{counted(self.changed, 'model')} changed during the run, to be checked again by the same command"
+                    f"{counted(self.changed, 'model')} touched during the run, to be checked again by the same command"
                 )
             self._say_where(len(jobs))
         return self.results.end(jobs, time.monotonic() - began)
