@@ -148,10 +148,11 @@ def proven(model: Model, made: Written, feeds: Mapping[str, Any], here: Run | No
             raise _wrong(here, [n for n in dict.fromkeys(inputs) if n not in feeds])
         yield _not_right(model, made, here)
         return
-    fixed, ones = {**model.dims, **made.trials.fixed}, dict.fromkeys(made.open_dims, 1)
-    loose = made.trials.loose
+    fixed, loose = {**model.dims, **made.trials.fixed}, made.trials.loose
+    small = (1,) if made.trials.small else (1, 2)  # without runs at small sizes other rules may apply there
+    alike = [{**fixed, **dict.fromkeys(made.open_dims, size)} for size in small]
     broadcast = [{**fixed, **dict.fromkeys({*loose, *loose.values()}, 4), **each} for each in of_one(loose)]
-    for dims in ({**fixed, **ones}, *broadcast) if made.open_dims else ():
+    for dims in (*alike, *broadcast) if made.open_dims else ():
         run = run_of(model, made, Settings(dims=dims, extra_feed_dict=feeds))
         if run is not None and not _agree(model, made, run):
             yield _not_right(model, made, run)

@@ -28,6 +28,10 @@ SHORT = """m (float[N] x) => (float[4] y) <int64[1] from = {0}, int64[1] to = {4
 }"""  # runs with N = 1 too, where the slice broadcasts, and with 4 and more
 
 
+LAST = """m (float[N] x) => (float[M] y) <int64[1] from = {-3}, int64[1] to = {9999}> {
+    s = Slice (x, from, to)
+    y = Tanh (s)
+}"""  # with 2 entries all of x
 OPEN = """m (float[N,3] x) => (float[N,3] y) {
     s = Softmax (x)
     y = Tanh (s)
@@ -37,6 +41,7 @@ OPEN = """m (float[N,3] x) => (float[N,3] y) {
 @pytest.mark.parametrize("text, notes", [
     (SHORT, ["not right at N=1, where shapes follow otherwise than at larger sizes"]),
     (SHORT.replace("y = Mul (s, w)", "y = Tanh (s)").replace("float[4] y", "float[M] y"), []),
+    (LAST, ["not right at N=2, where shapes follow otherwise than at larger sizes"]),
     (OPEN, []),
 ])  # fmt: skip
 def test_sizes_at_which_the_file_is_another_are_told(tmp_path: Path, text: str, notes: list[str]) -> None:
