@@ -542,11 +542,11 @@ def _as_declared(graph: Graph, name: str, value: Any, settings: Settings, dims: 
     if isinstance(value, CONTAINERS):
         return value
     array, constant = np.asarray(value), graph.constants.get(name)
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)  # files have any order of bytes, kernels one
     dtype = graph.types.get(name, TensorType()).dtype if constant is None else constant.dtype
     if name in graph.inputs or constant is not None:
         shape = concrete(graph, name, settings, dims) if constant is None else constant.shape
-        array = np.broadcast_to(array, shape) if array.ndim == 0 else array
+        if array.ndim == 0:
+            array = np.broadcast_to(array, shape)
         if array.shape != shape and (constant is not None or declared_shape(graph, name) is not None):
             raise UsageError(f"the value given for {name!r} has shape {list(array.shape)}, not {list(shape)}.")
     return array if dtype is None or (is_inexact(dtype) and array.dtype.kind in "fc") else _exactly(name, array, dtype)
