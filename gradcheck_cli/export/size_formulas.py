@@ -303,9 +303,8 @@ def _steps(values: Sequence[Array]) -> Iterator[Sequence[int | None]]:
         first, *slopes = known = [number for (number,) in (origin, *steps)]
         places: Sequence[Array] = np.indices(v.shape, sparse=True)
         grid = sum(((slope or 0) * place for slope, place in zip(slopes, places, strict=True)), np.array(first or 0))
-        if not np.array_equal(np.broadcast_to(grid, v.shape), v) or any(
-            n is not None and not float(n).is_integer() for n in known
-        ):
+        whole = all(n is None or float(n).is_integer() for n in known)
+        if not whole or not np.array_equal(np.broadcast_to(grid, v.shape), v):
             raise NoFormula
         found.append([None if n is None else int(n) for n in known])
     yield from zip(*found, strict=True)

@@ -317,9 +317,8 @@ class Search(Struct):
         for dim, size in list(found.items()):
             equal = dim in self.grown[1:] and size == found[self.grown[0]]
             if size == 1 or equal:
-                wanted = (
-                    (self.roles.batch, BATCH, 3) if dim in self.roles.batches else SIZES if size == 1 else _after(size)
-                )
+                batches = dict.fromkeys((self.roles.batch, BATCH, 3))
+                wanted = batches if dim in self.roles.batches else SIZES if size == 1 else _after(size)
                 found = next(({**found, dim: n} for n in wanted if self._runs({**found, dim: n})), found)
         return found
 
