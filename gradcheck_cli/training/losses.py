@@ -124,7 +124,9 @@ class Measure(Struct, frozen=True):
 
 
 def _measure(name: str, forward: Any, options: Mapping[str, Any], **kind: bool) -> Measure:
-    facts: dict[str, Any] = {"cuts": deciding(1), "integers": {1: Along("axis", least=2)}} if kind else {}
+    facts: dict[str, Any] = (
+        {"cuts": deciding(1), "integers": {1: Along("axis", least=2)}} if kind.get("classes") else {}
+    )
     return Measure(composite(name, forward, domain=DOMAIN, **facts), options, **kind)
 
 
